@@ -27,6 +27,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
 from isentrope.nouns.columns import Column, ends
 from isentrope.parallel.ranks import from_first
+from isentrope.results.answers.blocks import Printed, Table
 from isentrope.run.identity import CONFIG
 from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.system.file_contents import csv
@@ -36,7 +37,6 @@ from isentrope.system.outputs import require_apart
 from isentrope.system.processes import join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.printed import Printed, Table
 from isentrope.verbs.train import branch, resume
 from studies.branch_effects import START, Effect, effects, sums_by_prompt, table
 from studies.branch_plan import UNCHANGED, BranchStudy, Planned, Start, plan_branches

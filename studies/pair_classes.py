@@ -34,7 +34,7 @@ from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
-from isentrope.results.attributions import is_it_all
+from isentrope.results.answers.classes import is_it_all
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import at_precision
@@ -138,7 +138,7 @@ def page(run: Path, B_E: int, repeats: int, step: str) -> str:
     paths = sorted((run / "training_state").glob("step_*"), key=lambda p: int(p.name[5:]))
     for path in paths:
         classes = classes_at(path, B_E)
-        parts.append(f"## Classes at {path.name}\n\n{is_it_all(classes['tokens'], TERMINAL)}\n")
+        parts.append(f"## Classes at {path.name}\n\n{is_it_all(classes['tokens'])}\n")
         parts += [table(of, found) + "\n" for of, found in classes.items()]
         print(path.name, flush=True)
     chosen = run / "training_state" / step

@@ -56,6 +56,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.results.answers.blocks import named
 from isentrope.results.verbs import INFLUENCE
 from isentrope.run.study import study_items
 from isentrope.system.errors import IsentropeError
@@ -68,7 +69,6 @@ from isentrope.update.step import Step, clip_factor
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
-from isentrope.verbs.printed import named
 
 _MOMENT = {"adamw": "exp_avg", "adam": "exp_avg", "sgd": "momentum_buffer"}
 """What each rule calls m."""

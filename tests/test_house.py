@@ -44,7 +44,6 @@ IMPORTED_BY_TESTS = 665
 PROCESSES_OF = {
     *("parallel", "models", "policy"),
     *("reports.panels.kernel", "system.inert", "checkpoint.convert.verl"),
-    "verbs.printed",
 }
 """Packages that know how work is distributed; and modules that mean something else by the names."""
 MATCHES = 566

@@ -13,8 +13,7 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
-from isentrope.results.attributions import is_it_all
-from isentrope.system.formatting import TERMINAL
+from isentrope.results.answers.classes import is_it_all
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, setting, step_on
 from tests.update.directions import sequence_directions
@@ -174,12 +173,12 @@ def test_a_batch_without_advantages_has_classes_and_no_criterion(table):
     record = token_classes(bare)
     assert record.parts
     assert not record.criterion
-    assert is_it_all(record, TERMINAL) == ""
+    assert is_it_all(record) == ""
 
 
 def test_the_answer_names_shares_and_what_is_missed(table):
     record = token_classes(table, criterion=(0.02, 0.3))
-    said = is_it_all(record, TERMINAL)
+    said = is_it_all(record)
     found = record.criterion[0.02]
     assert "the 2.0\u00a0% of tokens that it selects carry" in said
     assert f"“{found.missed_class}” costs most, {found.missed.delta_h.value:.3g}" in said
@@ -237,5 +236,5 @@ def test_a_class_that_costs_entropy_among_the_rest_says_no(table):
         selected = replace(found.selected, share_h=one)
         missed = replace(found.missed, delta_h=cost)
         part = replace(found, selected=selected, missed=missed)
-        answer = is_it_all(replace(record, criterion={0.02: part}), TERMINAL)
+        answer = is_it_all(replace(record, criterion={0.02: part}))
         assert answer.startswith(said)

@@ -6,9 +6,7 @@ import pytest
 from rich.console import Console
 
 from isentrope.cli.console import show
-from isentrope.verbs.influence import printed_influence
-from isentrope.verbs.noise import printed_noise
-from isentrope.verbs.printed_measure import printed_measurements, summary_lines
+from isentrope.results.results import MeasureResult, NoiseResult
 from tests.reports.made_up import estimate, influence, loaded, measure, noise, tables
 
 
@@ -18,7 +16,7 @@ def printed(tmp_path, **more):
     content = influence() | {"how": "one pass", "groups": 8, "measured_on": "the 64 responses of E"}
     found = loaded(tmp_path, content | more, sequences=sequences, tokens=tokens)
     console = Console(file=io.StringIO(), width=200)
-    show(console, printed_influence(*found))
+    show(console, found[0].printed(found[:1]))
     return console.file.getvalue(), tokens
 
 
@@ -34,7 +32,7 @@ def test_listed_sizes_are_shrunk_and_said_to_be(tmp_path):
 def test_the_budget_and_the_shares_name_their_populations(tmp_path):
     said, _ = printed(tmp_path)
     assert "on the 64 responses of E" in said
-    assert "on other responses, 8 responses: the gradient's part is -0.8 ± 0.1 there" in said
+    assert "On other responses than those of E, 8 responses, the gradient's part is" in said
     assert "± is one se from 8 groups of prompts, 7 degrees of freedom: multiply by 2.36" in said
     assert "rank correlation with an infinite E, about: sequences 0.9, tokens 0.9" in said
 
@@ -44,8 +42,8 @@ def test_the_linear_range_has_an_interval_and_no_error(tmp_path, high, said):
     content = measure(pathwise=None)
     content["linear_range"] |= {"ci_low": 0.005, "ci_high": high}
     result, _ = loaded(tmp_path, content)
-    (line,) = [x for x in summary_lines(result) if "linear range" in x]
-    assert f"η* = 0.0067 {said}; the training rate" in line
+    (line,) = [x.text for x in result.sentences() if "linear range" in x.text]
+    assert f"η* = 0.0067 {said}." in line.replace("\u00a0", " ")
     assert "±" not in line
 
 
@@ -57,7 +55,7 @@ def test_noise_says_below_its_table_what_its_intervals_need_or_hold_for(tmp_path
     scale = {"b_simple": estimate(12.0, interval=n > 16, unit="prompts") | {"n": n}}
     content = noise() | dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
     console = Console(file=io.StringIO(), width=200)
-    show(console, printed_noise(*loaded(tmp_path, content)))
+    show(console, NoiseResult.printed([loaded(tmp_path, content)[0]]))
     found = console.file.getvalue().lower()
     assert said in found
     assert "no value" not in found
@@ -67,7 +65,7 @@ def test_a_noise_scale_without_a_value_has_its_reason_below_the_table(tmp_path):
     scale = {"b_simple": estimate(12.0, interval=False, unit="prompts") | {"value": None}}
     content = noise() | dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
     console = Console(file=io.StringIO(), width=200)
-    show(console, printed_noise(*loaded(tmp_path, content)))
+    show(console, NoiseResult.printed([loaded(tmp_path, content)[0]]))
     assert "no value     the squared mean came out below 0" in console.file.getvalue()
 
 
@@ -76,7 +74,7 @@ def test_what_limits_a_row_of_the_sweep_is_said_below_the_table_and_once(tmp_pat
     of_row = "At η = 0.001: One response holds most of this number"
     content = measure() | {"warnings": ["At θ: few.", of_row]}
     results = [loaded(tmp_path / name, content)[0] for name in ("a", "b")[: 1 + several]]
-    found = [x for x in printed_measurements(results) if isinstance(x, str)]
+    found = [x for x in MeasureResult.printed(results) if isinstance(x, str)]
     places = [place for place, line in enumerate(found) if of_row in line]
     assert places == list(range(len(results)))
     assert all(("step" in found[place].partition("At")[0]) == several for place in places)

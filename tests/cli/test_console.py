@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from isentrope.cli.commands import COMMANDS
 from isentrope.cli.console import Results, err, out, say, show
 from isentrope.cli.main import app
-from isentrope.commands.command import Conclusion, Note
-from isentrope.verbs.printed import Column, Table
+from isentrope.commands.command import Conclusion
+from isentrope.nouns.columns import Column
+from isentrope.results.answers.blocks import Table
 from tests.golden.printed import everything
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
@@ -40,7 +41,7 @@ def printed(room, capsys, width=80):
         for k in range(10):
             say(f"row {k}")
         say("x" * (2 * width - 1))
-        show(out, [Note("first"), Note("second"), Conclusion("Wrote there")])
+        show(out, ["  note  first", "  note  second", Conclusion("Wrote there")])
     return capsys.readouterr().out.splitlines()
 
 
@@ -68,7 +69,10 @@ def test_a_table_is_on_the_first_screen_with_a_row_or_not_at_all(room, shown, ca
 def test_a_note_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_file():
     def lines(**options):
         stream = StringIO()
-        show(Results(file=stream, width=40, **options), [Note(" ".join(["seven77"] * 12))])
+        show(
+            Results(file=stream, width=40, **options),
+            ["  note         " + " ".join(["seven77"] * 12)],
+        )
         return stream.getvalue().splitlines()
 
     assert len(lines()) == 1

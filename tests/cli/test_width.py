@@ -7,16 +7,11 @@ from rich.console import Console
 
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, fitting, print_table, show
+from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
+from isentrope.results.answers.blocks import Table
 from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
-from isentrope.verbs.audit import printed_audit
-from isentrope.verbs.influence import printed_influence
-from isentrope.verbs.kernel import printed_kernel
-from isentrope.verbs.noise import printed_noise
-from isentrope.verbs.printed import Column, Table
-from isentrope.verbs.printed_measure import printed_measurements
 from isentrope.verbs.tables import printed_evaluation, printed_findings
-from isentrope.verbs.trial import printed_trial
 from tests.reports.made_up import (
     audit,
     estimate,
@@ -39,6 +34,11 @@ def showing(printed):
     return lambda console, *content: show(console, printed(*content))
 
 
+def answer(results):
+    """What is printed of results."""
+    return type(results[0]).printed(results)
+
+
 def swept(folder):
     how, (result, _) = studied(folder)
     return how, [result]
@@ -52,7 +52,7 @@ def studied(folder):
     content["checks"]["rounding_floor"]["log_weight"] = 1e-12
     content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
     result, _ = loaded(folder, content)
-    return showing(printed_measurements), [result, result]
+    return showing(answer), [result, result]
 
 
 def attributed(folder):
@@ -60,7 +60,7 @@ def attributed(folder):
     tokens = tokens.assign(advantage=-0.123456, delta_h=TINY, delta_h_se=3e-6, delta_j=TINY)
     content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
     content["classes"] = {"tokens": classes("unlikely, punished, high entropy")}
-    return showing(printed_influence), *loaded(folder, content, sequences=sequences, tokens=tokens)
+    return showing(answer), [loaded(folder, content, sequences=sequences, tokens=tokens)[0]]
 
 
 def classes(name):
@@ -88,12 +88,13 @@ def kernels(folder):
     }
     truncations = {"diagonal of each prompt": truncation}
     content = kernel(NAME) | {"blocks": blocks, "truncations": truncations}
-    return showing(printed_kernel), *loaded(folder, content)
+    return showing(answer), [loaded(folder, content)[0]]
 
 
 def noises(folder):
     scales = {"b_simple_of_the_gradient": estimate(123456.0, unit="prompt groups per update")}
-    return showing(printed_noise), *loaded(folder, noise(NAME) | {"preconditioned": scales})
+    content = noise(NAME) | {"preconditioned": scales}
+    return showing(answer), [loaded(folder, content)[0]]
 
 
 def audited(folder):
@@ -102,7 +103,7 @@ def audited(folder):
     for of in ("tokens", "sequences"):
         rows = {"covariance_of_the_surprisal": {name: estimate(TINY) for name in names}}
         content[of] = {"items": 4096, "proxies": rows}
-    return showing(printed_audit), *loaded(folder, content)
+    return showing(answer), [loaded(folder, content)[0]]
 
 
 def evaluated(_):
@@ -132,7 +133,8 @@ def tried(folder):
     entry = {"control": "influence_clip", "strength": 0.00123, "did": {"touched": 0.123456}}
     entry |= {"step": gains | part, "gradient": gains | part, "predicted": None}
     content = head("try", NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}
-    return showing(printed_trial), *loaded(folder, content | {"tried": {"influence_clip": entry}})
+    content |= {"tried": {"influence_clip": entry}}
+    return showing(answer), [loaded(folder, content)[0]]
 
 
 def found(_):

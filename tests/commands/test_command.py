@@ -29,6 +29,11 @@ def app(monkeypatch):
     class CountResult(Result, verb=COUNT):
         responses: int
 
+        @classmethod
+        def printed(cls, results):
+            for result in results:
+                yield f"{result.responses} responses"
+
     @dataclass(frozen=True, kw_only=True)
     class Count(OnCheckpoints):
         """Count the responses of both batches."""
@@ -43,10 +48,6 @@ def app(monkeypatch):
         @classmethod
         def analyse(cls, ready):
             return CountResult(**vars(ready.header), responses=len(ready.E) + len(ready.U))
-
-        @classmethod
-        def printed(cls, result, folder):
-            yield f"{result.responses} responses"
 
     app = typer.Typer(rich_markup_mode=None)
     add_to(app, [Count, *COMMANDS[-1:]])

@@ -7,7 +7,7 @@ import pytest
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Panel, Source, difference, differences
-from isentrope.reports.words import with_interval
+from isentrope.results.answers.words import with_interval
 from isentrope.results.header import Provenance
 from tests.reports import made_up
 

@@ -19,8 +19,8 @@ from isentrope.results import decode as reading
 from isentrope.results import encode as writing
 from isentrope.results import numbers
 from isentrope.results import tables as result_tables
+from isentrope.results.answers import blocks as answers
 from isentrope.results.results import MeasureResult
-from isentrope.verbs.printed_measure import printed_measurements
 from tests.tiny_checkpoint import settings
 
 USED = (*columns.ESTIMATE_COLUMNS, "n", "unit", "degrees_of_freedom")
@@ -128,7 +128,7 @@ def fresh_and_loaded(tiny, tmp_path_factory):
 
 def test_a_result_says_the_same_before_it_is_saved_and_after(fresh_and_loaded):
     texts = [
-        [x if isinstance(x, str) else x.rows for x in printed_measurements([result])]
+        [x.rows if isinstance(x, answers.Table) else x for x in result.printed([result])]
         for result in fresh_and_loaded
     ]
     assert texts[0] == texts[1]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isentrope.verbs.entropies import WORDS, printed_entropies
+from isentrope.results.answers.entropies import WORDS, entropies_sentences
 from tests.golden.scenes import COMMANDS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "expected"
@@ -18,14 +18,14 @@ def first_line(agreeing):
         for k, name in enumerate(names)
     ]
     result = SimpleNamespace(rows=rows, logged=0.11, logged_from="step_30")
-    return next(iter(printed_entropies(result, Path())))
+    return next(entropies_sentences(result)).text
 
 
 @pytest.mark.parametrize(
     ("agreeing", "answer"),
     [
-        (0, "agrees within errors with none of these"),
-        (2, "agrees within errors with per token on U, mean of micro-batches on U"),
+        (0, "agrees within errors with none of the definitions"),
+        (2, "agrees within errors with “per token” on U and “mean of micro-batches” on U"),
         (6, "6 of 10 rows: this U is too small to tell which was logged"),
     ],
 )

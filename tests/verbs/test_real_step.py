@@ -13,6 +13,7 @@ from isentrope.config.io import load_config
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.results.answers.measure import summary_lines
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -20,7 +21,6 @@ from isentrope.update.rounding import rounded_step
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.printed_measure import summary_lines
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings
 
 
@@ -188,7 +188,7 @@ def test_E_leaves_out_the_prompts_of_U_however_they_are_called(tiny, tmp_path, c
 def test_a_rate_that_is_not_the_schedules_is_noted(folder, config):
     torch.save({"_last_lr": [1e-5], "last_epoch": 4}, folder / "scheduler.pt")
     (said,) = measure(config(folder)).results
-    note = list(summary_lines(said))[1]  # on the first screen
+    note = next(summary_lines(said))  # on the first screen
     assert "(scheduler.pt): lr of" in note
     assert "1e-05" in note
 
@@ -198,4 +198,4 @@ def test_an_optimizer_and_schedule_that_began_anew_are_noted(folder, config):
     (late / "trainer_state.json").write_text(json.dumps({"global_step": 200}))
     torch.save({"_last_lr": [1e-3], "last_epoch": 4}, late / "scheduler.pt")
     (said,) = measure(config(late)).results
-    assert "counted 4 steps, and checkpoint-200 is of step 200" in list(summary_lines(said))[1]
+    assert "counted 4 steps, and checkpoint-200 is of step 200" in next(summary_lines(said))

@@ -18,12 +18,14 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.results.answers.blocks import Table
+from isentrope.results.answers.trial import PRICES, by_price
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.trial import on_frontier, price_sentences, printed_trial
+from isentrope.verbs.trial import on_frontier
 from isentrope.verbs.trial_steps import largest_strength
 from tests.control.examples import (
     INFLUENCE_CLIP,
@@ -163,7 +165,8 @@ def test_a_control_that_does_nothing_gains_nothing(run, settings_of_the_step):
 
 def test_intervals_are_named_by_their_coverage(run):
     folder, _ = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "estimator.confidence=0.9")
-    table, *_ = printed_trial(TrialResult.load(folder), folder)
+    result = TrialResult.load(folder)
+    table = next(x for x in result.printed([result]) if isinstance(x, Table))
     assert "90 % interval" in [column.title for column in table.columns]
 
 
@@ -341,9 +344,13 @@ def test_words_say_which_controls_are_worse_than_a_lower_rate():
         "e": tried("qae", 1.0, None, None),
         "f": tried("shrunk_step", 0.5, 0.8, 0.9),
     }
-    sentences = price_sentences(SimpleNamespace(tried=entries), "step")
-    assert sentences[0] == "above that of a lower rate, so worse: bonus 0.1, 0.2"
-    assert sentences[1] == "below that of a lower rate, so better: stare 0.1"
-    assert sentences[2].endswith(": repo_r 0.1; entropic 0.1")
-    assert sentences[3].startswith("none, because ΔH gained")
-    assert len(sentences) == 4
+    verdicts = by_price(SimpleNamespace(tried=entries), "step")
+    better, worse, either, unpriced = PRICES
+    assert verdicts == {
+        better: ["stare 0.1"],
+        worse: ["bonus 0.1, 0.2"],
+        either: ["repo_r 0.1", "entropic 0.1"],
+        unpriced: ["qae 1"],
+    }
+    assert better.startswith("Better than a lower learning rate")
+    assert worse.startswith("Worse than a lower learning rate")

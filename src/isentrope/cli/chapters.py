@@ -14,7 +14,6 @@ import torch
 
 from isentrope.cli.console import err, out, show
 from isentrope.commands.audit import AuditCommand
-from isentrope.commands.command import Note
 from isentrope.commands.influence import InfluenceCommand
 from isentrope.commands.kernel import KernelCommand
 from isentrope.commands.measure import MeasureCommand
@@ -23,12 +22,11 @@ from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.reports.report import write_report
+from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.run.lock import LOCK, noted_if_interrupted, one_writer
 from isentrope.system.file_contents import yaml_value
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.prepare import PreparedOnce
-from isentrope.verbs.printed_measure import printed_measurements
 from isentrope.verbs.sft import sft
 from isentrope.verbs.tables import evaluation_table
 from isentrope.verbs.train import train
@@ -77,12 +75,10 @@ def demo(
             prepare = PreparedOnce()
             _chapter("measure: what one more step does to entropy")
             run = MeasureCommand.measure(measurement, draw=MeasureCommand.figure(), prepare=prepare)
-            show(out, printed_measurements(run.results[-1:]))
+            show(out, MeasureResult.printed(run.results[-1:]))
             _chapter("influence: which tokens do it")
             run = InfluenceCommand.measure(measurement, prepare=prepare)
-            result = run.results[-1]
-            show(out, printed_influence(result, run.folder))
-            show(out, map(Note, result.warnings))
+            show(out, InfluenceResult.printed(run.results[-1:]))
             _chapter("kernel and audit: how responses are tied, and what the proxies see")
             for verb in (KernelCommand, AuditCommand):
                 verb.measure(measurement, prepare=prepare)

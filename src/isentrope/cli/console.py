@@ -22,8 +22,9 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
 
-from isentrope.commands.command import Conclusion, Note
-from isentrope.verbs.printed import Column, Table
+from isentrope.commands.command import Conclusion
+from isentrope.nouns.columns import Column
+from isentrope.results.answers.blocks import Sentence, Table
 
 UNKNOWN_WIDTH = 120
 """Columns of a file or a pipe, which has room for most tables."""
@@ -110,24 +111,25 @@ def say(text: Any, console: Console = out) -> None:
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
+NO_BREAK = "\u00a0"
+"""The space within a number of a sentence; a terminal gets one that can be searched for."""
+
 _UNBOUNDED = 10_000
 """A width at which no table is shrunk."""
 
 
 def show(console: Console, blocks: Iterable[Any]) -> None:
-    """Print tables, lines, what limits the use of the numbers, and conclusions."""
+    """Print sentences, tables, lines and conclusions; a terminal breaks lines between words."""
     for block in blocks:
         if isinstance(block, Table):
             print_table(console, block)
-        elif isinstance(block, Note):
-            # a terminal would break the sentence within words
-            unbroken = not console.is_terminal
-            text = f"  note         {block.text}"
-            console.print(text, markup=False, highlight=False, soft_wrap=unbroken)
         elif isinstance(block, Conclusion) and isinstance(console, Results):
             console.conclude(block.text)
         else:
-            say(block, console)
+            text = block.text if isinstance(block, Sentence) else str(block)
+            text = text.replace(NO_BREAK, " ")
+            unbroken = not console.is_terminal
+            console.print(text, markup=False, highlight=False, soft_wrap=unbroken)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -1,8 +1,6 @@
 """`isentrope audit` on the command line; `verbs.audit` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isentrope.commands.measuring import OnCheckpoints
@@ -22,10 +20,3 @@ class AuditCommand(OnCheckpoints):
         from isentrope.verbs.audit import find_audit
 
         return find_audit(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.audit import printed_audit
-
-        return printed_audit(result, folder)

@@ -2,7 +2,7 @@
 
     name, kept, room    what the command line knows of it
     run()               does the work, and returns its outcome
-    shown(outcome)      what is printed of it: tables, lines, notes and conclusions
+    shown(outcome)      what is printed of it: sentences, tables, lines and conclusions
     failures(outcome)   sentences with which it ends with status 1
 
 Options that several verbs have are dataclasses of their own, from which verbs inherit. The help
@@ -20,17 +20,6 @@ from typing import Annotated, Any, ClassVar, get_args
 from typer import Argument, Option
 
 from isentrope.system.file_contents import yaml_value
-
-
-@dataclass(frozen=True)
-class Note:
-    """A sentence on what limits the use of the numbers.
-
-    Attributes:
-        text: The sentence.
-    """
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ class Command:
         raise NotImplementedError
 
     def shown(self, outcome: Any) -> Iterable[Any]:
-        """What is printed: tables, texts, notes and conclusions."""
+        """What is printed: sentences, tables, texts and conclusions."""
         raise NotImplementedError
 
     def failures(self, outcome: Any) -> Sequence[str]:

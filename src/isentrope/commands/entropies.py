@@ -1,8 +1,6 @@
 """`isentrope entropies` on the command line; `verbs.entropies` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -36,10 +34,3 @@ class EntropiesCommand(Measuring, Configured, Study, WithLoggedEntropy, Changeab
         from isentrope.verbs.entropies import find_entropies
 
         return find_entropies(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.entropies import printed_entropies
-
-        return printed_entropies(result, folder)

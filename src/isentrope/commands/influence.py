@@ -1,8 +1,6 @@
 """`isentrope influence` on the command line; `verbs.influence` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isentrope.commands.measuring import OnCheckpoints
@@ -22,10 +20,3 @@ class InfluenceCommand(OnCheckpoints):
         from isentrope.verbs.influence import find_influence
 
         return find_influence(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.influence import printed_influence
-
-        return printed_influence(result, folder)

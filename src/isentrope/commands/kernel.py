@@ -1,8 +1,6 @@
 """`isentrope kernel` on the command line; `verbs.kernel` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isentrope.commands.measuring import OnCheckpoints
@@ -22,10 +20,3 @@ class KernelCommand(OnCheckpoints):
         from isentrope.verbs.kernel import find_kernel
 
         return find_kernel(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.kernel import printed_kernel
-
-        return printed_kernel(result, folder)

@@ -1,10 +1,9 @@
 """`isentrope measure` on the command line; `verbs.measure` does the work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.commands.command import wrote
 from isentrope.commands.measuring import OnCheckpoints
 from isentrope.results.verbs import MEASURE
 
@@ -23,13 +22,6 @@ class MeasureCommand(OnCheckpoints):
         from isentrope.verbs.measure import find_change
 
         return find_change(ready)
-
-    def shown(self, outcome: Any) -> Iterator[Any]:
-        """One table of all results, which has their notes; and where they are."""
-        from isentrope.verbs.printed_measure import printed_measurements
-
-        yield from printed_measurements(outcome.results)
-        yield from wrote(outcome.measurements.values())
 
     @classmethod
     def figure(cls) -> Callable[[Any], Any]:

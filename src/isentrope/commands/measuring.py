@@ -1,18 +1,17 @@
 """A verb that puts a question to checkpoints.
 
-A new one is a module with a dataclass: its name and facts (`results.verbs.Verb`), its analysis from
-a prepared checkpoint to its result, and what it prints. The loop over checkpoints, resuming, the
-run folder and the table of a study are those of all of them.
+A new one is a module with a dataclass: its name and facts (`results.verbs.Verb`), and its analysis
+from a prepared checkpoint to its result, which knows its words and tables. The loop over
+checkpoints, resuming, the run folder and the table of a study are those of all of them.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Configured, Note, Sets, wrote
+from isentrope.commands.command import Changeable, Command, Configured, Sets, wrote
 from isentrope.results.verbs import Verb
 
 
@@ -31,11 +30,6 @@ class Measuring(Configured):
     @classmethod
     def analyse(cls, ready: Any) -> Any:
         """The result at a prepared checkpoint, at the measuring precision."""
-        raise NotImplementedError
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Tables and lines of a result, and its folder."""
         raise NotImplementedError
 
     @classmethod
@@ -65,12 +59,10 @@ class Measuring(Configured):
         return run_verb(cls, config, **options)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
-        """The tables of every result, what limits it, and where it is."""
-        folders = list(outcome.measurements.values())
-        for result, folder in zip(outcome.results, folders, strict=True):
-            yield from self.printed(result, folder)
-            yield from map(Note, result.warnings)
-        yield from wrote(folders)
+        """The answers of all results, and where they are."""
+        results = outcome.results
+        yield from type(results[0]).printed(results)
+        yield from wrote(outcome.measurements.values())
 
 
 @dataclass(frozen=True, kw_only=True)

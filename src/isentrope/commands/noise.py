@@ -1,8 +1,6 @@
 """`isentrope noise` on the command line; `verbs.noise` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isentrope.commands.measuring import OnCheckpoints
@@ -22,10 +20,3 @@ class NoiseCommand(OnCheckpoints):
         from isentrope.verbs.noise import find_noise
 
         return find_noise(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.noise import printed_noise
-
-        return printed_noise(result, folder)

@@ -1,8 +1,7 @@
 """`isentrope try` on the command line; `verbs.trial` does the work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -55,13 +54,6 @@ class TryCommand(Measuring, Controlled, Configured, Study, Strength, Changeable)
         from isentrope.verbs.trial import find_trial
 
         return find_trial(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.trial import printed_trial
-
-        return printed_trial(result, folder)
 
     @classmethod
     def figure(cls) -> Callable[[Any], Any]:

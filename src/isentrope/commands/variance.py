@@ -1,8 +1,6 @@
 """`isentrope variance` on the command line; `verbs.variance` does the work."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isentrope.commands.measuring import OnCheckpoints
@@ -22,10 +20,3 @@ class VarianceCommand(OnCheckpoints):
         from isentrope.verbs.variance import find_variance
 
         return find_variance(ready)
-
-    @classmethod
-    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
-        """Its tables."""
-        from isentrope.verbs.variance import printed_variance
-
-        return printed_variance(result, folder)

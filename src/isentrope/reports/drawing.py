@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.words import number, rows_of
-from isentrope.system.formatting import power_of_ten
+from isentrope.reports.words import rows_of
+from isentrope.system.formatting import PAGE, power_of_ten
 
 COLOURS = {
     "measured": ("#0b62a8", "#6db6f2"),
@@ -239,7 +239,7 @@ def _furnish(axis: Any, label: str) -> None:
     elif label:
         whole = label == TRAINING_STEP
         axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
-        axis.set_major_formatter(lambda value, _: number(value))
+        axis.set_major_formatter(lambda value, _: PAGE.number(value))
 
 
 @dataclass(frozen=True)

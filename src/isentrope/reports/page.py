@@ -24,7 +24,8 @@ from matplotlib.figure import Figure
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, differences, templates
 from isentrope.reports.read_run import Reading
-from isentrope.reports.verdict import FIRST, Claim
+from isentrope.reports.verdict import FIRST
+from isentrope.results.answers.blocks import Sentence
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 from isentrope.system.reading import figure_left_out
@@ -102,7 +103,7 @@ class RunColumn:
 
     label: str
     reading: Reading
-    claims: list[Claim]
+    claims: list[Sentence]
     sections: list[PageSection]
 
     def of(self, sentence: str) -> str:

@@ -32,7 +32,7 @@ from isentrope.reports.drawing import (
     Series,
     with_shapes,
 )
-from isentrope.reports.words import from_to, has_interval, number, with_interval
+from isentrope.results.answers.words import from_to, has_interval, short, with_interval
 from isentrope.results.header import Provenance
 from isentrope.system.formatting import known
 
@@ -231,11 +231,11 @@ def _went(estimates: Sequence[Estimate], summed: bool) -> str:
     """From where to where: with intervals where points are few and theirs are known."""
     values = [estimate.value for estimate in estimates]
     if summed:
-        return f"sums to {number(sum(values))}"
+        return f"sums to {short(sum(values))}"
     if len(values) <= FEW_POINTS and estimates[0].n:
         return f"went {from_to(estimates)}"
     tenth = max(1, len(values) // 10)
-    first, last = (number(float(np.mean(part))) for part in (values[:tenth], values[-tenth:]))
+    first, last = (short(float(np.mean(part))) for part in (values[:tenth], values[-tenth:]))
     return f"went from {first} to {last}"
 
 
@@ -249,7 +249,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
+    environment.filters["number"] = short
     return environment
 
 

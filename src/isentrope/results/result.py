@@ -8,9 +8,10 @@ This is the only module that reads or writes results.json. Keys of the file are 
 How their content lies there is said in `results.encode`. Errors of reading are one sentence.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Self
 
 import pandas as pd
@@ -19,6 +20,8 @@ from pydantic import ConfigDict, Field, FiniteFloat
 from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
 from isentrope.nouns.tables import table_schema
+from isentrope.results.answers.blocks import Printed, Sentence, Table
+from isentrope.results.answers.html import as_html
 from isentrope.results.decode import CURE, ResultsError, decode
 from isentrope.results.encode import encode
 from isentrope.results.header import Header
@@ -32,6 +35,9 @@ from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json
 
 RESULTS = "results.json"
+
+_ANSWERS = "isentrope.results.answers.every:ANSWERS"
+"""The words of every kind of result, which know their classes."""
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -107,6 +113,29 @@ class Result(Header):
         cls.verb = verb.name
         cls.absent = verb.absent
         KINDS_OF_RESULTS[verb.name] = cls
+
+    @property
+    def name(self) -> str:
+        """Of the checkpoint, with the number of the update batch if there are several."""
+        return item_name(self.policy.name, repeat_of(self.provenance.seeds) or 0)
+
+    def sentences(self) -> list[Sentence]:
+        """The answer in words: the same on the terminal, in a notebook and on the page."""
+        return [*resolve_name(_ANSWERS)[self.verb].sentences(self)]
+
+    @classmethod
+    def printed(cls, results: Sequence[Self]) -> Printed:
+        """Sentences, tables and lines of results of this verb, and what limits them."""
+        return resolve_name(_ANSWERS)[cls.verb].blocks(results)
+
+    def __repr__(self) -> str:
+        said = "; ".join(sentence.text for sentence in self.sentences()[:1])
+        return f"<{type(self).__name__} of {self.name}: {said}>"
+
+    def _repr_html_(self) -> str:
+        """Sentences and the first table, for a notebook."""
+        tables = (block for block in self.printed([self]) if isinstance(block, Table))
+        return as_html(self.sentences(), next(tables, None))
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""

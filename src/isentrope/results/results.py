@@ -38,7 +38,7 @@ from isentrope.results.verbs import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MeasureResult(Result, verb=MEASURE):
     """ΔH(η) with its first and second order.
 
@@ -87,7 +87,7 @@ class MeasureResult(Result, verb=MEASURE):
         return next((row for row in self.sweep if row.eta == self.rate), None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class InfluenceResult(Result, verb=INFLUENCE):
     """Which sequences and tokens of U moved the entropy. Tables: sequences, tokens.
 
@@ -117,7 +117,7 @@ class InfluenceResult(Result, verb=INFLUENCE):
     classes: dict[str, Classes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class KernelResult(Result, verb=KERNEL):
     """Blocks of the Fisher kernel. Tables: structure, block_model, truncations.
 
@@ -134,7 +134,7 @@ class KernelResult(Result, verb=KERNEL):
     truncations: Absent[dict[str, Prediction]] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NoiseResult(Result, verb=NOISE):
     """Noise scales, in prompts. Table: noise.
 
@@ -151,7 +151,7 @@ class NoiseResult(Result, verb=NOISE):
     supervised: Absent[dict[str, Estimate]] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VarianceResult(Result, verb=VARIANCE):
     """The errors of every estimator on one E-batch. Table: variance.
 
@@ -168,7 +168,7 @@ class VarianceResult(Result, verb=VARIANCE):
     seconds: dict[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AuditResult(Result, verb=AUDIT):
     """The published proxies against the measured influence. Table: audit.
 
@@ -187,7 +187,7 @@ class AuditResult(Result, verb=AUDIT):
     classes: dict[str, Classes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrialResult(Result, verb=TRY):
     """What controls would do to the next step. Table: trial.
 
@@ -202,7 +202,7 @@ class TrialResult(Result, verb=TRY):
     tried: dict[str, Tried]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EntropiesResult(Result, verb=ENTROPIES):
     """Every definition of entropy at one checkpoint. Table: entropies.
 

@@ -162,9 +162,9 @@ class NoiseRow:
         estimate: Its value.
     """
 
-    part: Annotated[str, Column(key="of")]
-    quantity: Annotated[str, PLAIN]
-    estimate: Annotated[Estimate, Column(key="", parts=WITH_UNIT)]
+    part: Annotated[str, Column("of", key="of", left=True)]
+    quantity: Annotated[str, Column("quantity", left=True)]
+    estimate: Annotated[Estimate, Column("value", key="", parts=WITH_UNIT, interval=1)]
 
 
 @dataclass(frozen=True, kw_only=True)

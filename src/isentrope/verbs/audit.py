@@ -4,8 +4,6 @@ results.json    by token and by sequence: every statistic of every proxy, with i
 audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 """
 
-from pathlib import Path
-
 import pandas as pd
 
 from isentrope.attribution.influence.contributions import Influence
@@ -15,12 +13,10 @@ from isentrope.attribution.proxies.proxies import (
     sequence_proxies,
     token_proxies,
 )
-from isentrope.nouns.columns import Column
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
 from isentrope.verbs.influence import classes_of, influence_of
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Printed, Table, class_lines, classes_table, reliability_line
 
 
 def find_audit(ready: Prepared) -> AuditResult:
@@ -83,20 +79,3 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
             halves=sequences,
         ),
     }
-
-
-_PRINTED = ("pearson", "spearman", "sign_agreement", "overlap")
-
-
-def printed_audit(result: AuditResult, _: Path) -> Printed:
-    """Correlations, sign agreement and overlaps of every proxy."""
-    for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
-        statistics = dict.fromkeys(name for row in record.proxies.values() for name in row)
-        names = [name for name in statistics if name.split("@")[0] in _PRINTED]
-        columns = [Column("proxy", left=True)]
-        columns += [Column(name.replace("_", " "), name, rank) for rank, name in enumerate(names)]
-        title = f"{result.policy.name}: {record.items} {of}, proxies against influence"
-        yield Table(title, record.proxies, columns)
-    yield from classes_table(result.policy.name, result.classes)
-    yield from class_lines(result.classes)
-    yield reliability_line(result.reliability)

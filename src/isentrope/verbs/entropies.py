@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -32,7 +31,6 @@ from isentrope.estimators.entropy_definitions import (
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
-from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
@@ -45,7 +43,6 @@ from isentrope.system.reading import parse_json, read_json
 from isentrope.training.run_files import RunFiles, readable_lines
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Printed, Table, interval_title
 
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
@@ -210,52 +207,3 @@ def _entropy_at(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
     at_step = (line["entropy"] for line in lines if line.get("step") == step and "entropy" in line)
     values = [float(value) for value in at_step if isinstance(value, (int, float))]
     return next((value for value in reversed(values) if math.isfinite(value)), None)
-
-
-WORDS = {
-    "per_token": "per token",
-    "micro_batch_means": "mean of micro-batches",
-    "response_means": "mean of responses",
-    "per_response": "per response",
-    "surprisal": "surprisal",
-    "sampler_surprisal": "surprisal, sampler's",
-    "sampler_entropy": "per token, sampler's",
-    "without_end": "without end tokens",
-    "finished": "finished responses",
-    "top_tokens": "top 20 % of tokens",
-    "temperature_1": "temperature 1",
-    "truncated": "after top-k and top-p",
-    "bfloat16": "in bfloat16",
-}
-
-
-def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
-    """Which definition was logged, then the value of each and its difference to the exact one."""
-    yield _logged_line(result)
-    rows = result.rows
-    columns = [
-        Column("on", "batch", left=True),
-        Column("definition", lambda row: WORDS[row.definition], left=True),
-        Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
-        Column(interval_title(result), lambda row: ends(row.value), 1),
-        Column("minus exact", "difference"),
-    ]
-    if result.logged is not None:
-        columns.append(Column("logged", lambda row: "yes" if row.agrees else ""))
-    title = f"{result.policy.name}: entropies in nats; the first row is exact"
-    yield Table(title, rows, columns, sections={sum(row.batch == "E" for row in rows) - 1})
-    yield "  E, U         E is unfiltered, from this policy; U is the update batch"
-
-
-def _logged_line(result: EntropiesResult) -> str:
-    """Which definitions the logged value agrees with, and whether that tells them apart."""
-    if result.logged is None:
-        return "  logged       no value: give --logged, or a trainer_state.json that has it"
-    same = [f"{WORDS[row.definition]} on {row.batch}" for row in result.rows if row.agrees]
-    value = f"  logged       {result.logged:.6g} ({result.logged_from}) agrees within errors with "
-    if 2 * len(same) > len(result.rows):
-        return (
-            f"{value}{len(same)} of {len(result.rows)} rows: this U is too small to tell which was "
-            "logged; use a larger batch_config.B_U, or the batch itself as batch_config.U_file"
-        )
-    return f"{value}{', '.join(same) or 'none of these'}"

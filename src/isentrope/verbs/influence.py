@@ -4,16 +4,10 @@ results.json      budget (momentum, decay, gradient, total ± se), closure, and 
                   on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
                   responses
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
-
-Who moved entropy most, classes and the budget are printed too.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import torch
 
 from isentrope.attribution.influence.classes import (
@@ -30,27 +24,13 @@ from isentrope.attribution.influence.contributions import (
 )
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
-from isentrope.attribution.influence.reliability import LISTED
-from isentrope.nouns.columns import Column, text
-from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.results.answers.checks import LEAST_RELIABLE
 from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
-from isentrope.system.formatting import TERMINAL, known
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import (
-    Printed,
-    Table,
-    class_lines,
-    classes_table,
-    named,
-    reliability_line,
-)
-
-LEAST_RELIABLE = 0.8
-"""Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
 
 
 def find_influence(ready: Prepared) -> InfluenceResult:
@@ -166,79 +146,3 @@ def _warnings(table: Influence) -> list[str]:
             )
         warnings += estimate.warnings
     return warnings
-
-
-_LISTED_COLUMNS = {
-    "tokens": {"sequence": 3, "position": 4, "text": 0, "s": 5, "H": 2, "advantage": 1},
-    "sequences": {"sequence": 0, "key": 4, "length": 3, "reward": 2, "advantage": 1},
-}
-"""Columns beside the sizes, and their ranks."""
-
-
-def printed_influence(result: InfluenceResult, _: Path) -> Printed:
-    """Who moved the entropy most, the budget, and how reliable that is."""
-    name, entropy, reward = result.policy.name, result.entropy, result.reward
-    kind = "tokens" if "tokens" in result.tables else "sequences"
-    share = known(result.listed_share.get(kind))
-    yield _most(result.tables[kind], kind, name, share)
-    yield from classes_table(name, result.classes)
-    yield f"{name}: δH₁ {text(entropy.total)} {entropy.unit}, on {result.measured_on}"
-    parts = _parts(entropy, "momentum", "decay", "gradient")
-    yield f"  of which     {parts}; they sum to the total to {entropy.closure:.1e}"
-    if reward is not None:
-        yield f"  reward       {_parts(reward, 'total', 'momentum', 'gradient')} {reward.unit}"
-    if (shares := result.shares) is not None:  # of another population than the budget's
-        parts = {"same prompt": shares.same_prompt, "other prompt": shares.other_prompt}
-        yield (
-            f"  shares       on other responses, {shares.measured_on}: the gradient's part is "
-            f"{text(shares.gradient)} there, of which {named(parts)}"
-        )
-    yield from class_lines(result.classes)
-    yield reliability_line(result.reliability)
-    if share is not None:
-        yield (
-            f"  listed       delta_h x {share:.2f}, the share of the largest {kind} that is not "
-            f"noise; {kind}.parquet has what was measured"
-        )
-    df, confidence = result.groups - 1, result.estimator.confidence
-    errors = (
-        f"± is one se from {result.groups} groups of prompts, {df} degrees of freedom: multiply "
-        f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
-        if df
-        else "values alone, without errors"
-    )
-    yield f"  by           {result.how}; {errors}"
-
-
-def _parts(budget: Budget, *names: str) -> str:
-    return named({name: getattr(budget, name) for name in names})
-
-
-def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Table:
-    """The tokens (or sequences) that lower entropy most, and those that raise it most.
-
-    Args:
-        table: One row per token.
-        kind: "tokens" or "sequences".
-        name: Of the checkpoint.
-        share: λ of the listed sizes (`influence.reliability`), None where it is not known; the
-            normal posterior of a size x with error se is λ x ± √λ se.
-
-    Returns:
-        The table.
-    """
-    order = table.sort_values("delta_h")
-    some = pd.concat([order.head(LISTED[0]), order.iloc[max(LISTED[0], len(order) - LISTED[1]) :]])
-    if share is not None:
-        some["delta_h"] = share * some["delta_h"]
-        some["delta_h_se"] = share**0.5 * some["delta_h_se"]
-
-    def size(name: str) -> Callable[[Any], str]:
-        return lambda row: TERMINAL.with_error(row[name], row[f"{name}_se"])
-
-    columns = [Column(column, column, rank) for column, rank in _LISTED_COLUMNS[kind].items()]
-    sizes = [of for of in ("delta_h", "delta_j") if of in table]
-    columns += [Column(f"{of} ± se", size(of), rank) for rank, of in enumerate(sizes)]
-    title = f"{name}: {kind} that move entropy most, per unit η"
-    escaped = some.map(lambda x: repr(x)[1:-1] if isinstance(x, str) else x)
-    return Table(title, escaped.to_dict("records"), columns, sections=[LISTED[0] - 1])

@@ -27,13 +27,13 @@ from isentrope.nouns.choices import Functional
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import frame, frame_of_columns
 from isentrope.policy.ratio_test import Z_LIMIT
+from isentrope.results.answers.measure import AT_RATE
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepLine
 from isentrope.results.tables import InfluenceRow
 from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed_measure import AT_RATE
 
 
 def find_change(ready: Prepared) -> MeasureResult:

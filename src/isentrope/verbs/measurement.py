@@ -37,10 +37,10 @@ from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import Scores
+from isentrope.results.answers.measure import WITHHELD
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed_measure import WITHHELD
 from isentrope.verbs.step_budget import budget_of_step
 
 GROUPS_OF_ANGLE = 16

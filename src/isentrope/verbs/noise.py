@@ -5,30 +5,22 @@ results.json   gradient, preconditioned: |G|², tr Σ, B_simple (prompts); entro
 noise.parquet  one row per number
 """
 
-from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from isentrope.attribution.fisher.second_order import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
-from isentrope.estimators.tail import (
-    LIGHT_TAILS,
-    MIN_UNITS_FOR_INTERVAL,
-    MIN_UNITS_FOR_UPPER_END,
-)
-from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.tables import frame
+from isentrope.results.answers.blocks import each_once
 from isentrope.results.results import NoiseResult
+from isentrope.results.tables import NoiseRow
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.system.formatting import known
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Printed, Table, each_once
 
 
 def find_noise(ready: Prepared) -> NoiseResult:
@@ -60,15 +52,12 @@ def find_noise(ready: Prepared) -> NoiseResult:
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
     every = [(of, name, x) for of, estimates in numbers.items() for name, x in estimates.items()]
-    rows = [
-        {"of": of, "quantity": name, **x.columns(), "n": x.n, "unit": x.unit}
-        for of, name, x in every
-    ]
+    rows = [NoiseRow(part=part, quantity=name, estimate=x) for part, name, x in every]
     return NoiseResult(
         **vars(ready.header),
         **numbers,
         warnings=tuple(each_once((f"{of} {name}", x.warnings) for of, name, x in every)),
-        tables={"noise": pd.DataFrame(rows)},
+        tables={"noise": frame(rows)},
     )
 
 
@@ -88,30 +77,3 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     return change | {"b_simple": simple.b_simple, "b_noise": curved.b_simple}
-
-
-def printed_noise(result: NoiseResult, _: Path) -> Printed:
-    """Every noise scale with its interval."""
-    rows = [
-        (of, name.replace("_", " "), scale, ends(scale), scale.unit)
-        for of in ("gradient", "preconditioned", "entropy", "supervised")
-        for name, scale in (getattr(result, of) or {}).items()
-    ]
-    columns = [
-        Column("of", 0, left=True),
-        Column("quantity", 1, left=True),
-        Column("value", 2),
-        Column("interval", 3, 1),
-        Column("unit", 4, 2, left=True),
-    ]
-    yield Table(f"{result.policy.name}: noise", rows, columns)
-    fewest = min(scale.n for _, name, scale, *_ in rows if name != "baseline")
-    if fewest < MIN_UNITS_FOR_UPPER_END:
-        yield (
-            f"  intervals    of noise need {MIN_UNITS_FOR_INTERVAL} groups with an advantage for a "
-            f"lower end and {MIN_UNITS_FOR_UPPER_END} for an upper one; here are {fewest}"
-        )
-    else:
-        yield f"  intervals    {LIGHT_TAILS}"
-    if any(known(scale.value) is None for _, _, scale, *_ in rows):
-        yield "  no value     the squared mean came out below 0, which chance does: draw a larger U"

@@ -8,11 +8,12 @@ from dataclasses import asdict
 from functools import partial
 
 from isentrope.checks import Finding
+from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
+from isentrope.results.answers.blocks import Printed, Table
 from isentrope.run.evaluation_folder import EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.printed import Column, Printed, Table
 
 MARKS = {True: "ok", False: "FAIL", None: "-"}
 

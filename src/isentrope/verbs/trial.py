@@ -7,102 +7,21 @@ results.json    vanilla, and one entry per control and strength: what it did to 
                 Two steps without a control are always tried: shrunk_step (v less a share of
                 itself, whose price is 1 to first order) and no_momentum (β₁ = 0)
 trial.parquet   the same, one row per control, strength and part
-
-What is printed is the gain of every control over vanilla, and its price.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import PairedChanges, PairedSteps
-from isentrope.nouns.columns import Column, ends, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
-from isentrope.system.formatting import MISSING
 from isentrope.system.progress import ProgressCallback, progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Printed, Table, interval_title, named
-from isentrope.verbs.trial_steps import PARTS, SHRUNK, TrialSteps
-
-TITLES = {
-    "step": "the whole step, momentum included",
-    "gradient": "the gradient part alone: what the step becomes once momentum has followed",
-}
-PRICES = (
-    "above that of a lower rate, so worse",
-    "below that of a lower rate, so better",
-    "not distinguishable from that of a lower rate",
-    "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
-)
-"""What the interval of a price says."""
-
-
-def printed_trial(result: TrialResult, folder: Path) -> Printed:
-    """What each control gains over vanilla."""
-    for part, words in TITLES.items():
-        rows = [
-            {"control": entry.label, "strength": entry.strength, "did": entry.did}
-            | entry.part(part)
-            for entry in result.tried.values()
-        ]
-        columns = [
-            Column("control", "control", left=True),
-            Column("strength", "strength"),
-            Column("touched", _touched, 3),
-            Column("ΔH gained", "gained_delta_h"),
-            Column(interval_title(result), lambda row: ends(row["gained_delta_h"]), 2),
-        ]
-        if "delta_j" in result.vanilla[part]:
-            columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
-        columns.append(Column("over random", "over_random_delta_h", 1))
-        title = f"{result.policy.name}: gained over vanilla in one step, {words}"
-        yield Table(title, rows, columns)
-    for part, plain in result.vanilla.items():
-        changes = named({"ΔH": plain["delta_h"], "ΔJ": plain.get("delta_j")})
-        yield f"  vanilla      {changes} (ΔH in {plain['delta_h'].unit}), {part}"
-        for sentence in price_sentences(result, part) if "delta_j" in plain else ():
-            yield f"  price        {sentence} ({part})"
-    yield f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}"
-    for entry in result.tried.values():
-        if entry.predicted is not None:
-            yield (
-                f"  strength     {entry.label} {entry.strength:.4g}: ΔH of the step "
-                f"{text(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
-            )
-
-
-def _touched(row: dict[str, Any]) -> str:
-    share = row["did"].get("touched")
-    return MISSING if share is None else f"{100 * share:.3g} %"
-
-
-def _price(row: dict[str, Any]) -> str:
-    price = row.get("price")
-    return MISSING if price is None else f"{price.value:.3g} {ends(price)}"
-
-
-def price_sentences(result: TrialResult, part: str) -> list[str]:
-    """Which controls are worse than a lower rate, which better, and which are neither clearly."""
-    found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
-    prices = [(entry, entry.part(part).get("price")) for entry in result.tried.values()]
-    shrunk = [price.value for entry, price in prices if price and entry.control == SHRUNK]
-    ones = [1.0, *shrunk]  # beyond first order
-    for entry, price in prices:
-        if entry.control == SHRUNK:
-            continue
-        verdict = 3
-        if price is not None:
-            verdict = 0 if price.ci_low > max(ones) else 1 if price.ci_high < min(ones) else 2
-        found[PRICES[verdict]].setdefault(entry.label, []).append(f"{entry.strength:.3g}")
-    each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
-    return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
-
+from isentrope.verbs.trial_steps import PARTS, TrialSteps
 
 VANILLA = "vanilla"
 MASKS = 4

@@ -30,14 +30,13 @@ from isentrope.estimators.positions import named_positions
 from isentrope.nouns.choices import OBJECTIVES, RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
-from isentrope.results.attributions import Attempt
+from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
-SHRUNK = "shrunk_step"
 NO_MOMENTUM = "no_momentum"
 SHRUNK_BY = 0.5
 """Share of the plain step that the shrunk one leaves out."""

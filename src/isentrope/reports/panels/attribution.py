@@ -24,7 +24,9 @@ from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import Reading
 from isentrope.reports.saved_result import SavedResult
-from isentrope.reports.words import TableRow, number, records, with_interval
+from isentrope.reports.words import TableRow, records
+from isentrope.results.answers.influence import shares_sentence
+from isentrope.results.answers.words import short
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import known, percent
@@ -39,26 +41,11 @@ RELATIONS = {
 def shares(reading: Reading) -> Iterator[Panel]:
     """The gradient's part by how two responses are related, on fresh responses to U's prompts."""
     influence = reading.shown(InfluenceResult)
-    relations, sentence = shares_of(reading)
-    if relations:
+    relations, _ = influence.at(RELATIONS)
+    for sentence in shares_sentence(influence.result):
         title = "Whose responses moved whose, on U's prompts"
         label = f"part of δH₁ ({relations['together'].unit})"
-        drawn = Bars(label, relations)
-        yield Panel(influence.source, "shares", title, sentence, drawn)
-
-
-def shares_of(reading: Reading) -> tuple[dict[str, Estimate], str]:
-    """The shares by relation, and in words; empty where they were not asked for."""
-    influence = reading.shown(InfluenceResult)
-    measured = influence.result.shares
-    relations, _ = influence.at(RELATIONS)
-    if measured is None:
-        return {}, ""
-    *parts, whole = (f"{words} {with_interval(e)}" for words, e in relations.items())
-    return relations, (
-        f"On other responses than those of E, {measured.measured_on}, the gradient's part is, in "
-        f"{measured.gradient.unit}: {', '.join(parts)}; {whole}."
-    )
+        yield Panel(influence.source, "shares", title, sentence.text, Bars(label, relations))
 
 
 def classified(reading: Reading) -> SavedResult[InfluenceResult] | SavedResult[AuditResult]:
@@ -79,7 +66,7 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
         total = sum(part.members for part in classes.parts.values())
         words = "Classes are the groups of the batch's prompts."
         if members == "tokens":
-            ends = {name: number(value) for name, value in classes.thresholds.items()}
+            ends = {name: short(value) for name, value in classes.thresholds.items()}
             words = (
                 f"Unlikely is log π ≤ {ends['s of unlikely']}, high entropy H ≥ "
                 f"{ends['H of high entropy']} nats; rewarded and punished are signs of the token's "

@@ -17,7 +17,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import (
     FIRST,
     INK,
@@ -32,31 +31,16 @@ from isentrope.reports.drawing import (
 )
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
-from isentrope.reports.words import number, with_error, within_one_se
-from isentrope.results.results import InfluenceResult, MeasureResult, TrialResult
+from isentrope.reports.words import within_one_se
+from isentrope.results.answers.measure import change_at_rate
+from isentrope.results.answers.words import short, with_error
+from isentrope.results.results import MeasureResult, TrialResult
 from isentrope.update.step import COMPONENTS
-
-
-def change_at_rate(result: MeasureResult) -> Estimate | None:
-    """ΔH at the training rate, where it was measured."""
-    row = result.at_rate()
-    return None if row is None or math.isnan(row.change.value) else row.best
 
 
 def at_rate(result: MeasureResult, unit: str) -> str:
     """The training rate in the name of a number, which is not that of a run of another rate."""
-    return f"at η = {number(result.rate or math.nan, 6)} ({unit})"
-
-
-def parts_of(reading: Reading) -> dict[str, Estimate]:
-    """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
-    for kind, parts in {MeasureResult: "budget", InfluenceResult: "entropy"}.items():
-        paths = {name: f"{parts}.{name}" for name in (*COMPONENTS, "total")}
-        measured = reading.in_focus(kind)
-        estimates = {} if measured is None else measured.at(paths)[0]
-        if estimates:
-            return estimates
-    return {}
+    return f"at η = {short(result.rate or math.nan, 6)} ({unit})"
 
 
 def delta_h(reading: Reading) -> Iterator[Panel]:
@@ -121,11 +105,11 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     for (name, step), word in zip(steps.items(), words, strict=False):
         starts.append(0.0 if word in ("first order", "measured") else end)
         end = starts[-1] + step.value
-        written[name] = f"{word}  {number(step.value, 2)}"
+        written[name] = f"{word}  {short(step.value, 2)}"
     yield Panel(
         measured.source,
         "budget",
-        f"From momentum to what is measured, at η = {number(rate)}",
+        f"From momentum to what is measured, at η = {short(rate)}",
         "A bar starts where the last one ended, and a sum from zero. All are changes of one step.",
         Bars(f"ΔH ({result.unit})", steps, starts, written, compared=compared),
         influences={per_rate.get(name, name): rows for name, rows in influences.items()},

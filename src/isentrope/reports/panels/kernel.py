@@ -30,7 +30,8 @@ from isentrope.reports.drawing import (
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.saved_result import MOVED_BLOCKS, OWN_BLOCKS, SavedResult
-from isentrope.reports.words import number, rows_of
+from isentrope.reports.words import rows_of
+from isentrope.results.answers.words import short
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.file_contents import read_table, read_tensors
@@ -83,7 +84,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         cosines = cosines[:, clusters.order.numpy()]
     caption = "Cosines; columns stand in the order of clusters, where there are any."
     if singular.null is not None:
-        rank = number(singular.null.effective_rank)
+        rank = short(singular.null.effective_rank)
         caption += f" Random directions have an effective rank of {rank}."
     paths = {
         "effective rank": "blocks.{moved}.singular.effective_rank",
@@ -155,7 +156,7 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
             marks.append(dashed(null.upper, "largest of random directions"))
             caption += (
                 f" {null.above} eigenvalues stand above the largest of random directions with the "
-                f"{SIMULATED}, whose effective rank is {number(null.effective_rank)}."
+                f"{SIMULATED}, whose effective rank is {short(null.effective_rank)}."
             )
     low = values[values > 1e-8 * top].min(initial=top)
     marks.append(lambda axes: axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top)))

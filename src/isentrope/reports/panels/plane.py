@@ -28,7 +28,7 @@ from isentrope.reports.evaluations import unit_of_log
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.change import at_rate, change_at_rate
 from isentrope.reports.read_run import Reading
-from isentrope.reports.words import has_interval, number
+from isentrope.results.answers.words import has_interval, short
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import percent
 
@@ -105,7 +105,7 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         marks.append(Series("b − a exp(h)", INK, h, [law(x) for x in h], "-", style))
         caption = (
             "The training batches follow the law R = b − a exp(h), with R² = "
-            f"{number(law.r_squared, 2)}."
+            f"{short(law.r_squared, 2)}."
         )
     yield Panel(
         reading.source if len(steps) else reading.evaluations[0].source,

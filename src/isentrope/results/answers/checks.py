@@ -1,0 +1,118 @@
+"""Whether a result can be trusted: every check that it carries, with what it should be."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from isentrope.estimators.identities import in_words, p_value
+from isentrope.policy.ratio_test import Z_LIMIT
+from isentrope.results.answers.blocks import Sentence
+from isentrope.results.answers.words import short
+from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.system.formatting import known, listed
+
+TRUST = "Can I trust it?"
+LEAST_RELIABLE = 0.8
+"""Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
+WEIGHTS = "weights"
+"""The check of the importance weights, without which there is no interval."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: What was checked.
+        seen: The number.
+        should: What it should be.
+        passed: Whether it is; None if that cannot be said.
+        about: What it tells.
+    """
+
+    name: str
+    seen: str
+    should: str
+    passed: bool | None
+    about: str
+
+
+def checks_of_measure(result: MeasureResult) -> Iterator[Check]:
+    """Whether E is a draw of the policy, rounding is small, weights are even, moments in order."""
+    identities = {
+        "score identity": (
+            result.checks.score_identity_z,
+            "E was drawn from the policy that is scored: mean score is zero",
+        ),
+        "martingale": (result.checks.martingale_z, "the same, position by position"),
+    }
+    for name, (z, about) in identities.items():
+        passed = None if z is None else abs(z) <= Z_LIMIT
+        if z is not None:
+            about += f" ({in_words(p_value(z), len(identities))})"
+        yield Check(name, f"z = {short(z)}", f"|z| ≤ {Z_LIMIT:g}", passed, about)
+    rate = result.rate
+    smallest = result.checks.rounding_floor.smallest_eta
+    if rate is not None and smallest is not None:
+        yield Check(
+            "rounding floor",
+            short(smallest),
+            f"below the training rate {short(rate)}",
+            smallest <= rate,
+            "smallest η at which neither ΔH nor θ + ηv is lost to rounding",
+        )
+    if (row := result.at_rate()) is not None:
+        yield Check(
+            WEIGHTS,
+            f"{row.verdict}, ESS {short(row.effective_size)}, k̂ {short(row.khat, 2)}",
+            "trust, or fresh responses",
+            row.verdict == "trust" or row.resampled is not None,
+            "importance weights at the training rate are even enough for an interval",
+        )
+    matched = result.step.matched_by
+    confirmed = bool(result.step.order_confirmed)
+    yield Check(
+        "optimizer state",
+        f"matched by {matched}{', as its second moments confirm' if confirmed else ''}",
+        "by name, or confirmed by second moments",
+        matched != "order" or confirmed,
+        "which moment belongs to which parameter",
+    )
+
+
+def checks_of_influence(result: InfluenceResult) -> Iterator[Check]:
+    """Whether influences sum to the total, and how well their ranks are known."""
+    closure = result.entropy.closure
+    bound = result.entropy.closure_bound
+    yield Check(
+        "parts sum to the total",
+        short(closure, 2),
+        f"within ± {short(bound, 2)}, which rounding explains",
+        None if bound is None else abs(closure) <= bound,
+        "influences of all tokens, momentum and decay sum to δH₁",
+    )
+    for kind, estimate in result.reliability.items():
+        value = known(estimate.value)
+        yield Check(
+            f"ranking of {kind}",
+            short(value, 2),
+            f"≥ {LEAST_RELIABLE:g}",
+            None if value is None else value >= LEAST_RELIABLE,
+            f"rank correlation of the {kind} with those of an infinite E, about",
+        )
+
+
+def failed(checks: Sequence[Check]) -> list[str]:
+    """The names of those that did not pass."""
+    return [check.name for check in checks if check.passed is False]
+
+
+def trust_sentence(checks: Sequence[Check]) -> Iterator[Sentence]:
+    """How many passed, and which did not; nothing where there are none."""
+    if not checks:
+        return
+    passed = sum(check.passed is True for check in checks)
+    words = f"{passed} of {len(checks)} checks passed"
+    if names := failed(checks):
+        yield Sentence(f"{words}; not as it should be: {listed(names)}.", "doubt", TRUST)
+    else:
+        yield Sentence(f"{words}.", "sound", TRUST)
