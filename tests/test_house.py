@@ -16,18 +16,18 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 778
-"""Functions that `measure` enters, without its comprehensions."""
-FILES = 136
+FUNCTIONS = 803
+"""Functions that `measure` enters, without its comprehensions; 25 say its answer in words."""
+FILES = 141
 """Files that they are in; 90 are aimed at. Long files were split by subject, and what settings
 choose from stands apart from what it is done with."""
 BEFORE_WEIGHTS = 211
 """Functions before any weight is loaded; 110 are aimed at."""
 RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
-FILLERS = 3.66
+FILLERS = 3.3
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
-TUPLES = 156
+TUPLES = 151
 """Assignments of several values at once."""
 PRODUCTS = 1
 """Products with a comparison."""
@@ -39,7 +39,7 @@ UPWARD_TEXTS = 0
 """Texts that name a module of a higher floor."""
 UNEXPORTED: set[str] = set()
 """Types that a public function takes or returns, and `ise` lacks."""
-IMPORTED_BY_TESTS = 665
+IMPORTED_BY_TESTS = 660
 """Names of modules that tests import."""
 PROCESSES_OF = {
     *("parallel", "models", "policy"),
