@@ -105,7 +105,7 @@ def git_commit(folder: Path) -> str | None:
     """The commit of sources, with "-dirty" where they were changed; None where there is no git."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-_Config", str(folder), *arguments]
+        command = ["git", "-C", str(folder), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
