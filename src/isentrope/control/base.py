@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 import torch
-from pydantic import ConfigDict, Field, dataclasses
+from pydantic import Field, dataclasses
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.streams import generator_of
+from isentrope.system.number_types import OPTIONS
 from isentrope.system.number_types import Count as Count
 from isentrope.system.number_types import NotNegative as NotNegative
 from isentrope.system.number_types import Positive as Positive
@@ -155,9 +156,6 @@ def touched(tokens: Tokens, rewritten: Rewritten) -> dict[str, float]:
         **rewritten.numbers,
     }
 
-
-OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""Options are numbers and strings of the stated type; unknown options are refused."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]

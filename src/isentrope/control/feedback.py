@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from isentrope.control.base import OPTIONS, Count, NotNegative, Positive
+from isentrope.system.number_types import OPTIONS, Count, NotNegative, Positive
 from isentrope.system.saved_fields import SavedFields
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
