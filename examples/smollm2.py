@@ -27,7 +27,7 @@ import transformers
 from examples.checkpoints import save_base_model, with_lora
 from examples.reference_loop import reference_loop
 from isentrope.checkpoint.files import step_name
-from isentrope.models.checkpoint import require_checkpoint
+from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.load import load_task
 from isentrope.system.files import publish_folder

@@ -40,6 +40,30 @@ def test_nothing_heavy_is_loaded_before_a_verb_is_called(arguments):
     assert loaded(HELP.format(arguments=arguments)) == set()
 
 
+MISTAKES = {
+    "a file": ["measure", "nothing.yaml"],
+    "a key": ["influence", "CONFIG", "--set", "batch_config.BE=64"],
+    "a value": ["noise", "CONFIG", "--set", "batch_config.B_E=many"],
+    "a checkpoint": ["kernel", "CONFIG"],
+    "a folder": ["check", "nothing"],
+    "a run": ["report", "nothing"],
+    "a kind": ["evaluate", "CONFIG"],
+    "no beginning": ["train"],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, tmp_path):
+    config = tmp_path / "measure.yaml"
+    config.write_text(
+        "checkpoint: {checkpoint_path: nothing}\nbatch_config: {dataset_name: addition}"
+    )
+    arguments = [str(config) if word == "CONFIG" else word for word in MISTAKES[mistake]]
+    run = "try: app()\nexcept SystemExit as end: assert end.code == 1"
+    code = HELP.format(arguments=arguments).replace("app()", f"\n{run}")
+    assert loaded(code, set(HEAVY) - {"pydantic"}) == set()
+
+
 NOT_OF_MEASURING = ("trl", "datasets", "matplotlib", "scipy.stats")
 """Libraries that take a second, and that no verb which measures begins with."""
 

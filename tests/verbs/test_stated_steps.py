@@ -11,7 +11,7 @@ from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
-from isentrope.models.checkpoint import require_checkpoint
+from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result
 from isentrope.results.results import MeasureResult

@@ -23,7 +23,7 @@ from isentrope.checkpoint.record.contract import contract_of
 from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint import HOW_TO_CONVERT, require_checkpoint
+from isentrope.models.checkpoint_folder import HOW_TO_CONVERT, require_checkpoint
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts

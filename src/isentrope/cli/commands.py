@@ -5,8 +5,11 @@ that `--version` and `--help` load no torch.
 """
 
 import gc
+import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
@@ -32,6 +35,8 @@ from isentrope.commands.sft import SftCommand
 from isentrope.commands.train import TrainCommand
 from isentrope.commands.trial import TryCommand
 from isentrope.commands.variance import VarianceCommand
+from isentrope.system.errors import IsentropeError
+from isentrope.system.manifest import verification
 
 MEASURING: dict[str, type[Measuring]] = {
     verb.name: verb
@@ -63,6 +68,20 @@ COMMANDS: tuple[type[Command], ...] = (
 CONFIG_COMMANDS: tuple[type[Command], ...] = (ShowCommand, ValidateCommand)
 
 
+@dataclass
+class Settings:
+    """Options that come before a verb.
+
+    Attributes:
+        traceback: Print the traceback of every error.
+    """
+
+    traceback: bool = False
+
+
+settings = Settings()
+
+
 def add_to(app: typer.Typer, verbs: Sequence[type[Command]]) -> None:
     """Add verbs to an application."""
     for verb in verbs:
@@ -74,11 +93,38 @@ def _command(verb: type[Command]) -> Callable[..., None]:
 
     def command(**options: Any) -> None:
         with stopped_by_signals():
+            call = verb(**options)
+            _read(call)
             _import_session()
-            resolve_name("isentrope.cli.session:run")(verb, options)
+            resolve_name("isentrope.cli.session:run")(call)
 
     command.__signature__ = signature_of(verb)  # type: ignore[attr-defined]
     return command
+
+
+def _read(call: Command) -> None:
+    """Refuse what is wrong in the input before the libraries are imported, which takes seconds.
+
+    What is logged here is logged again when the work reads its input; an error that is no refusal
+    ends the work too, which says it with its traceback. Processes of a group are left to the
+    session, where one of them speaks.
+
+    Raises:
+        Exit: With status 1, after the sentence.
+    """
+    if settings.traceback or "RANK" in os.environ:
+        return
+    logging.disable()
+    try:
+        with verification(False):
+            call.read()
+    except (IsentropeError, ValueError, OSError) as error:
+        typer.secho(f"Error: {call.sentence_of(error)}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    except Exception:
+        pass
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _import_session() -> None:

@@ -3,29 +3,13 @@
 Help is plain text, which needs no rich.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup, TyperOption
 
 from isentrope._version import __version__
-from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
-
-
-@dataclass
-class Settings:
-    """Options that come before a verb.
-
-    Attributes:
-        traceback: Print the traceback of every error.
-    """
-
-    traceback: bool = False
-
-
-settings = Settings()
-
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to, settings
 
 MOVED = {"branch": "compare settings by `python -m studies.branches`, in a clone"}
 """Verbs of earlier versions, and what does their work now."""

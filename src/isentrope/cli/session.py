@@ -19,15 +19,14 @@ import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.logging import RichHandler
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+from isentrope.cli.commands import settings
 from isentrope.cli.console import err, out, show
-from isentrope.cli.main import settings
 from isentrope.cli.signals import Interrupted
 from isentrope.commands.command import Command
 from isentrope.system.errors import IsentropeError
@@ -52,14 +51,13 @@ FAULT_STATUS = 70
 PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
-def run(verb: type[Command], options: dict[str, Any]) -> None:
+def run(command: Command) -> None:
     """Call a verb; end with one sentence where it does not succeed.
 
     With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
 
     Args:
-        verb: The verb.
-        options: Its options by name.
+        command: The verb with its options.
 
     Raises:
         Exit: With a status of the table above, or with the verb's own.
@@ -67,11 +65,11 @@ def run(verb: type[Command], options: dict[str, Any]) -> None:
         BadParameter: If an option is not understood.
     """
     _prepare_logs()
-    command = verb(**options)
+    verb = type(command)
     try:
         with (
             _one_sentence(verb),
-            verification(not options.get("no_verify")),
+            verification(not getattr(command, "no_verify", False)),
             out.first_screen(math.inf if command.details else verb.room),
         ):
             if not verifying():
@@ -131,7 +129,7 @@ def _failed(verb: type[Command], error: BaseException) -> int:
         )
         return 1
     if own or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
-        _print_error(_sentence(verb, error))
+        _print_error(verb.sentence_of(error))
         return 1
     if (number := os_error_number(error)) is not None:  # of a library without a class for it
         words = " ".join(str(error).split())
@@ -144,16 +142,6 @@ def _failed(verb: type[Command], error: BaseException) -> int:
         f"isentrope: please report it with the traceback {where}."
     )
     return FAULT_STATUS
-
-
-def _sentence(verb: type[Command], error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
-        words = error.strerror or os.strerror(error.errno)
-        if error.filename is None:
-            return f"{verb.name} could not read or write: {words}."
-        other = f" (to {error.filename2})" if error.filename2 else ""
-        return f"{error.filename}{other}: {words}."
-    return " ".join(str(error).split()) or f"{verb.name} failed by {type(error).__name__}."
 
 
 def _kept(trace: str) -> str:

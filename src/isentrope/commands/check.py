@@ -29,11 +29,23 @@ class CheckCommand(Checked, Changeable):
 
     name = "check"
 
+    def read(self) -> None:
+        """Read the configuration, or look for the folder."""
+        from isentrope.config.present import require_present
+
+        require_present(self._configuration())
+
     def run(self) -> Any:
         """Check or replay every checkpoint."""
-        from isentrope.config.io import load_config
         from isentrope.verbs.check import check
         from isentrope.verbs.replay import replay
+
+        work = replay if self.replay else check
+        return work(self._configuration())
+
+    def _configuration(self) -> Any:
+        """The configuration, or that of a folder alone."""
+        from isentrope.config.io import load_config
 
         if not Path(self.config).exists():
             raise FileNotFoundError(
@@ -43,8 +55,7 @@ class CheckCommand(Checked, Changeable):
         source: Any = self.config
         if Path(self.config).is_dir():
             source = {"checkpoint": {"checkpoint_path": self.config}}
-        work = replay if self.replay else check
-        return work(load_config(source, self.overrides))
+        return load_config(source, self.overrides)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """A table of findings per checkpoint, and a sentence where no check failed."""

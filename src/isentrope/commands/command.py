@@ -1,6 +1,7 @@
 """A verb of the command line: its fields are its options, its docstring is its help.
 
     name, kept, room    what the command line knows of it
+    read()              refuses what it is given, before anything heavy is imported
     run()               does the work, and returns its outcome
     shown(outcome)      what is printed of it: sentences, tables, lines and conclusions
     failures(outcome)   sentences with which it ends with status 1
@@ -9,9 +10,10 @@ Options that several verbs have are dataclasses of their own, from which verbs i
 lists them in the order of the bases.
 
 `--help` imports these modules, so nothing heavy is imported here: `run` and `shown` import what
-they work with.
+they work with, and what `read` imports is light.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, Signature, get_annotations
@@ -65,6 +67,9 @@ class Command:
         bool, Option("--details", help="Print everything, and not the first screen of it.")
     ] = False
 
+    def read(self) -> None:
+        """Refuse names, keys, values and paths before the libraries of the work are imported."""
+
     def run(self) -> Any:
         """Do the work.
 
@@ -80,6 +85,21 @@ class Command:
     def failures(self, outcome: Any) -> Sequence[str]:
         """Sentences with which the verb ends with status 1; none where it succeeded."""
         return ()
+
+    @classmethod
+    def sentence_of(cls, error: BaseException) -> str:
+        """What is printed of an error that a user can mend, in one line."""
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and str(error).startswith("[Errno")
+        ):
+            words = error.strerror or os.strerror(error.errno)
+            if error.filename is None:
+                return f"{cls.name} could not read or write: {words}."
+            other = f" (to {error.filename2})" if error.filename2 else ""
+            return f"{error.filename}{other}: {words}."
+        return " ".join(str(error).split()) or f"{cls.name} failed by {type(error).__name__}."
 
     @property
     def overrides(self) -> list[str]:
@@ -133,6 +153,18 @@ class Configured(Command):
 
     config: Annotated[str, Argument(metavar="CONFIG", help="A YAML file of settings.")]
 
+    def read(self) -> None:
+        """Read the configuration, and look for the files that it names."""
+        from isentrope.config.present import require_present
+
+        require_present(self.configuration())
+
+    def configuration(self) -> Any:
+        """The configuration with its overrides, of whatever kind it is."""
+        from isentrope.config.io import load_any
+
+        return load_any(self.config, self.overrides)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overridden(Command):
@@ -178,6 +210,17 @@ class NewRun(Command):
         None
     )
     resume: Annotated[str | None, Option(metavar="RUN", help="Resume this run folder.")] = None
+
+    def read(self) -> None:
+        """Read the configuration of a run that starts, and look for the files that it names."""
+        from isentrope.config.present import require_present
+
+        if self.config is not None and self.resume is None:
+            require_present(self.configuration())
+
+    def configuration(self) -> Any:
+        """The configuration of a run that starts."""
+        raise NotImplementedError
 
     def require_one(self, *beginnings: str | None) -> None:
         """Refuse a run that has no beginning, or several."""

@@ -58,12 +58,11 @@ class ValidateCommand(Configured, Overridden):
 
     def run(self) -> Any:
         """Check the configuration without doing its work."""
-        from isentrope.config.io import load_any
         from isentrope.config.measure import MeasureConfig
         from isentrope.config.train import SftConfig, TrainConfig
         from isentrope.system.manifest import verification
 
-        config = load_any(self.config, self.overrides)
+        config = self.configuration()
         if isinstance(config, (SftConfig, TrainConfig)):
             return _describe_training(config)
         with verification(config.checkpoint.verify):

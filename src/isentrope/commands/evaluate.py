@@ -16,11 +16,16 @@ class EvaluateCommand(Configured, Changeable):
 
     def run(self) -> Any:
         """Evaluate the checkpoints, or resume an evaluation that was stopped."""
-        from isentrope.config.evaluate import EvaluateConfig
-        from isentrope.config.io import load_config
         from isentrope.verbs.evaluate import evaluate_checkpoints
 
-        return evaluate_checkpoints(load_config(self.config, self.overrides, EvaluateConfig))
+        return evaluate_checkpoints(self.configuration())
+
+    def configuration(self) -> Any:
+        """The configuration of an evaluation."""
+        from isentrope.config.evaluate import EvaluateConfig
+        from isentrope.config.io import load_config
+
+        return load_config(self.config, self.overrides, EvaluateConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """A row per checkpoint and decoding."""

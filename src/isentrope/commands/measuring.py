@@ -39,9 +39,13 @@ class Measuring(Configured):
 
     def run(self) -> Any:
         """Run the verb on every checkpoint of the configuration."""
+        return self.measure(self.configuration(), draw=self.figure())
+
+    def configuration(self) -> Any:
+        """The configuration of a measurement."""
         from isentrope.config.io import load_config
 
-        return self.measure(load_config(self.config, self.overrides), draw=self.figure())
+        return load_config(self.config, self.overrides)
 
     @classmethod
     def measure(cls, config: Any, **options: Any) -> Any:

@@ -29,6 +29,10 @@ class PlanCommand(Configured, Planned, Overridden):
 
     name = "plan"
 
+    def read(self) -> None:
+        """Read the configuration; the files that it names may come later."""
+        self.configuration()
+
     def run(self) -> Any:
         """Plan the verbs of a configuration."""
         from isentrope.verbs.plan import plan

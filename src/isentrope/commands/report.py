@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from isentrope.commands.command import Command, Conclusion, Verified
+from isentrope.system.reading import require_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,11 @@ class ReportCommand(Reported, Verified):
     """Write report.html of a run: verdict, figures, checks, sources."""
 
     name = "report"
+
+    def read(self) -> None:
+        """Look for the folders of the runs."""
+        for folder in filter(None, (self.run_folder, self.other)):
+            require_directory(Path(folder), "give the directory of a run")
 
     def run(self) -> Any:
         """Write the page."""

@@ -13,17 +13,26 @@ class SftCommand(NewRun, Changeable):
 
     name = "sft"
 
+    def read(self) -> None:
+        """Refuse a run without a beginning, or with two, and a configuration that is wrong."""
+        self.require_one(self.config, self.resume)
+        super().read()
+
     def run(self) -> Any:
         """Start a run, or resume one."""
-        from isentrope.config.io import load_config
-        from isentrope.config.train import SftConfig
         from isentrope.verbs.sft import resume_sft, sft
 
-        self.require_one(self.config, self.resume)
         if self.resume is not None:
             return resume_sft(self.resume, self.overrides)
-        assert self.config is not None  # one of the two is given
-        return sft(load_config(self.config, self.overrides, SftConfig))
+        return sft(self.configuration())
+
+    def configuration(self) -> Any:
+        """The configuration of a run that starts."""
+        from isentrope.config.io import load_config
+        from isentrope.config.train import SftConfig
+
+        assert self.config is not None
+        return load_config(self.config, self.overrides, SftConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """The last loss, what held-out prompts are answered, and where the model is."""

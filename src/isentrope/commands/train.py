@@ -26,19 +26,28 @@ class TrainCommand(NewRun, Start, Changeable):
     name = "train"
     kept = "No step of training is lost, since none was begun: run the same command again."
 
+    def read(self) -> None:
+        """Refuse a run without a beginning, or with several, and a configuration that is wrong."""
+        self.require_one(self.config, self.resume, self.start)
+        super().read()
+
     def run(self) -> Any:
         """Start a run, resume one, or start at a checkpoint of one."""
-        from isentrope.config.io import load_config
-        from isentrope.config.train import TrainConfig
         from isentrope.verbs.train import branch, resume, train
 
-        self.require_one(self.config, self.resume, self.start)
         if self.resume is not None:
             return resume(self.resume, self.overrides)
         if self.start is not None:
             return branch(self.start, self.overrides)
-        assert self.config is not None  # one of the three is given
-        return train(load_config(self.config, self.overrides, TrainConfig))
+        return train(self.configuration())
+
+    def configuration(self) -> Any:
+        """The configuration of a run that starts."""
+        from isentrope.config.io import load_config
+        from isentrope.config.train import TrainConfig
+
+        assert self.config is not None
+        return load_config(self.config, self.overrides, TrainConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """Where the run is."""

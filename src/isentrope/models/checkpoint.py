@@ -21,6 +21,7 @@ from torch import nn
 from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import mapped_type, read_adapter, with_adapter
 from isentrope.models.base_model import adapter_base, causal_lm, loading, model_config
+from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
 
@@ -115,83 +116,6 @@ def tokenizer_beside(path: str | Path, model: Any) -> Any:
         if (place / "tokenizer_config.json").exists():
             return load_tokenizer(place)
     return None
-
-
-HOW_TO_CONVERT = (
-    "What verl, OpenRLHF, DeepSpeed, FSDP or torch.distributed.checkpoint wrote is converted: "
-    "run isentrope convert FOLDER --out OUT (--model BASE, where the trained model lies elsewhere)."
-)
-"""What to do with shards of other trainers."""
-
-_BY_HAND = (
-    "write the model by model.save_pretrained(FOLDER) and the tokenizer by "
-    "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
-    "'FOLDER/optimizer.pt')"
-)
-
-
-def require_checkpoint(path: str | Path) -> Path:
-    """Refuse a folder that holds no model in safetensors, or one that was changed.
-
-    Args:
-        path: A folder.
-
-    Returns:
-        The same path.
-
-    Raises:
-        FileNotFoundError: If the folder or a weights file is missing.
-        FileError: If a file differs from the manifest, or the folder has another step's name.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint folder {folder}: {_BY_HAND}.")
-    described = any((folder / x).exists() for x in ("config.json", "adapter_config.json"))
-    if not described or not any(folder.glob("*.safetensors")):
-        hint = "".join(
-            " Or set checkpoint.checkpoint_path to the one that was trained, such as "
-            f"{path.parent}."
-            for path in sorted(folder.glob("*/adapter_config.json"))[:1]
-        )
-        raise FileNotFoundError(
-            f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
-            "weights in *.safetensors (pickled weights are refused, because loading them can run "
-            f"code).{hint} {way_out(folder) or f'{HOW_TO_CONVERT} From a plain loop, {_BY_HAND}.'}"
-        )
-    manifest.verify(folder)
-    _ = CheckpointFolder(folder).step  # refused where name and files differ
-    return folder
-
-
-def way_out(folder: Path) -> str:
-    """What to do with a folder that no conversion helps.
-
-    Args:
-        folder: A folder that is not a checkpoint in the layout of Hugging Face.
-
-    Returns:
-        A sentence; empty where nothing is known of it.
-    """
-    files = {file.name for file in folder.iterdir()}
-    weights = {name for name in files if name.endswith(".safetensors")}
-    if weights and not files & {"config.json", "adapter_config.json"}:
-        there = [name for name in ("optimizer.bin", "optimizer.pt") if name in files]
-        state = f", and set checkpoint.optimizer_path to {folder / there[0]}" if there else ""
-        return (
-            "It has weights without their configuration, as accelerate's save_state leaves them: "
-            "write that by config.save_pretrained(FOLDER), of a PEFT model all by "
-            "model.save_pretrained(FOLDER), and the tokenizer by tokenizer.save_pretrained(FOLDER)"
-            f"{state}."
-        )
-    if any(name.endswith(".gguf") for name in files):
-        return "GGUF holds no weights to train: give the folder from which it was made."
-    pickled = [n for n in sorted(files) if n.startswith(("pytorch_model", "adapter_model"))]
-    if not weights and any(n.endswith(".bin") and "_fsdp" not in n for n in pickled):
-        return (
-            f"{pickled[0]} is pickled: load it by transformers where you trust it, and write it by "
-            "model.save_pretrained(FOLDER), which is in safetensors."
-        )
-    return ""
 
 
 def load_tokenizer(source: str | Path, **options: Any) -> Any:

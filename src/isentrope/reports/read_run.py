@@ -31,7 +31,7 @@ from isentrope.results.result import KINDS_OF_RESULTS, Result
 from isentrope.results.verbs import VERBS
 from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
-from isentrope.system.reading import reading
+from isentrope.system.reading import reading, require_directory
 from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 
@@ -155,8 +155,7 @@ def read_run(
         ValueError: If it holds nothing to report, or not the checkpoint asked for.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a directory: give the directory of a run.")
+    require_directory(folder, "give the directory of a run")
     missing: list[str] = []
     measurements = _measurements(folder, missing)
     metrics = read_metrics(folder, missing)

@@ -24,6 +24,20 @@ LARGEST_TEXT = 256 * 2**20
 _LONGEST_REASON = 300
 
 
+def require_directory(folder: Path, cure: str) -> None:
+    """Refuse what is no directory.
+
+    Args:
+        folder: A path.
+        cure: What to give instead, a clause.
+
+    Raises:
+        FileNotFoundError: Naming the path.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a directory: {cure}.")
+
+
 @contextmanager
 def reading(path: str | Path, cure: str = RESTORE_FILE) -> Iterator[Path]:
     """Turn whatever goes wrong in the block into a sentence on the file, or on the folder.

@@ -16,7 +16,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import with_adapter
 from isentrope.models.base_model import HUB_NAME, adapter_base, causal_lm
-from isentrope.models.checkpoint import load_tokenizer, require_checkpoint
+from isentrope.models.checkpoint import load_tokenizer
+from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.checkpoint.files import require_own_states
-from isentrope.models.checkpoint import HOW_TO_CONVERT
+from isentrope.models.checkpoint_folder import HOW_TO_CONVERT
 from isentrope.parallel.sharded import first_false
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
