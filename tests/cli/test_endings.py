@@ -42,7 +42,7 @@ def failing(monkeypatch):
             raise error
 
         monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-        return call("report", "somewhere")
+        return call("report", ".")
 
     return set_up
 
@@ -79,10 +79,10 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
         raise KeyError("lost")
 
     monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-    result = call("--traceback", "report", "somewhere")
+    result = call("--traceback", "report", ".")
     assert "Traceback (most recent call last)" in result.stderr
     assert "with the traceback above" in result.stderr
-    assert "Traceback" not in call("report", "somewhere").stderr
+    assert "Traceback" not in call("report", ".").stderr
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,7 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
         os.kill(os.getpid(), number)
         raise AssertionError("the signal did not arrive")
 
+    monkeypatch.setattr(verb, "read", lambda _: None)
     monkeypatch.setattr(verb, "run", work)
     if (before := signal.getsignal(number)) is signal.SIG_IGN:
         pytest.skip("it is ignored here, as under nohup, and a verb leaves it so")
@@ -274,7 +275,7 @@ def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch):
         raise ValueError("why")
 
     monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-    ended = call("report", "somewhere")
+    ended = call("report", ".")
     assert ended.exit_code == 1
     assert "made to fail" in ended.stderr
     assert [model() for model in held] == [None, None]

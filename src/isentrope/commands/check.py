@@ -31,7 +31,7 @@ class CheckCommand(Checked, Changeable):
 
     def read(self) -> None:
         """Read the configuration, or look for the folder."""
-        from isentrope.config.present import require_present
+        from isentrope.checkpoint.present import require_present
 
         require_present(self._configuration())
 

@@ -155,7 +155,7 @@ class Configured(Command):
 
     def read(self) -> None:
         """Read the configuration, and look for the files that it names."""
-        from isentrope.config.present import require_present
+        from isentrope.checkpoint.present import require_present
 
         require_present(self.configuration())
 
@@ -213,7 +213,7 @@ class NewRun(Command):
 
     def read(self) -> None:
         """Read the configuration of a run that starts, and look for the files that it names."""
-        from isentrope.config.present import require_present
+        from isentrope.checkpoint.present import require_present
 
         if self.config is not None and self.resume is None:
             require_present(self.configuration())
