@@ -220,7 +220,13 @@ OPENED_IN = {
 """Modules that may take a whole configuration apart; those of `config` may too."""
 
 TAKE_A_WHOLE_CONFIGURATION = {
-    *("check.check", "evaluate.evaluate_checkpoints", "sft.sft", "train.train"),
+    *(
+        "check.check",
+        "evaluate.evaluate_checkpoints",
+        "sft.sft",
+        "train.train",
+        "present.require_present",
+    ),
     *("train._go_on", "sft._fine_tune", "replay.replay", "from_notes.__init__"),
     "evaluate.__init__",
 }
