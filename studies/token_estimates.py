@@ -30,6 +30,7 @@ interval of the one with D_ik is above .5 and that with δH_ik is neither. Inter
 SmolLM2 is left out if it takes more than 10 minutes of one CPU. Two departures, before anything of
 these steps was read: `compose_50` had U of 64 × 8 first, 68 tokens with a weight and intervals of
 about [−1, 1]; and SmolLM2 had E of 128 and U of 24 × 8 in eight groups, which did not end in time.
+It did not with the smaller batches either.
 """
 
 from __future__ import annotations
