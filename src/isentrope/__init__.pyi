@@ -41,6 +41,7 @@ from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import Shares, influence_shares
 from isentrope.attribution.proxies.audit import Audit, audit, AuditOptions
+from isentrope.attribution.gradients.sketch import Sketch
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale
@@ -109,6 +110,7 @@ __all__ = [
     "Scores",
     "Setting",
     "Shares",
+    "Sketch",
     "SpreadPoint",
     "Step",
     "Target",

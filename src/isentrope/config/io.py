@@ -61,8 +61,8 @@ FORMER = {
     ),
     "analysis.passes": FormerKey("it is called analysis.gradient_backend now", "hooks"),
     "fisher_kernel.sketch": FormerKey(
-        "gradients are not sketched any more (docs/questions.md has the errors that sketches had); "
-        "fisher_kernel.storage and fisher_kernel.memory_gb save memory",
+        "gradients are sketched from Python alone, by ise.fisher_kernel(…, sketch=ise.Sketch(32)); "
+        "here fisher_kernel.storage and fisher_kernel.memory_gb save memory",
         None,
     ),
 }

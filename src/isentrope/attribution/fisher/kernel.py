@@ -32,6 +32,7 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
+from isentrope.attribution.gradients.sketch import Sketch
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
@@ -210,8 +211,9 @@ def fisher_kernel(
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
     diagonals: bool = False,
+    sketch: Sketch | None = None,
 ) -> FisherKernel:
-    """Compute a block of the Fisher kernel exactly.
+    """Compute a block of the Fisher kernel.
 
     Args:
         policy: The policy.
@@ -221,15 +223,17 @@ def fisher_kernel(
         gradients: How gradients are computed, and those of the smaller side held.
         diagonals: Whether the squared norms of both sides of a block of two batches are computed
             too, for its cosines: another pass over each.
+        sketch: How far gradients are projected at random: the block is then unbiased, and its
+            spread over seeds is its error. None: it is exact.
 
     Returns:
         The block.
     """
     sides = (score_sums(E), None if U is None else score_sums(U).as_trained())
-    matrix = gram(policy, *sides, preconditioner, gradients)
+    matrix = gram(policy, *sides, preconditioner, gradients, sketch)
     norms = None
     if diagonals and sides[1] is not None:
-        norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients)
+        norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients, sketch)
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
     held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.sketch import Projection, Sketch
 from isentrope.attribution.gradients.storage_plan import (
     GradientOptions,
     Storage,
@@ -34,6 +35,7 @@ def gram(
     right: TokenSum | None = None,
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
+    sketch: Sketch | None = None,
 ) -> Tensor:
     """The matrix of inner products <g_left, P g_right>.
 
@@ -43,16 +45,19 @@ def gram(
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of the smaller side held.
+        sketch: How far gradients are projected; None: the matrix is exact.
 
     Returns:
         (rows of left, rows of right) float64, on the CPU.
     """
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
+    projection = None if sketch is None else Projection(policy, sketch, preconditioner)
+    like = policy.parts if projection is None else projection.like(policy.theta)
     n_right = None if right is None else right.n_rows
-    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
+    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage, like)
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     P: Vector = {}
-    if preconditioner is not None:
+    if preconditioner is not None and projection is None:  # P^½ is in both projected sides
         require_same_names(policy.theta, preconditioner)
         parts = policy.parts.items()
         P = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in parts}
@@ -60,12 +65,19 @@ def gram(
     def scaled(name: str, rows: Tensor) -> Tensor:
         return rows * P[name] if P else rows
 
+    def formed(name: str, new: Tensor) -> Tensor:
+        return new if projection is None else projection.of(name, new)
+
     def tile(start: int, end: int) -> Tensor:
         """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
         out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
         with policy.precision.active(forward_mode=False):
-            rows = GradientStore(policy.parts, end - start, gradients.storage)
-            computed.visit(held.rows_between(start, end, shift=start), rows.add)
+            rows = GradientStore(like, end - start, gradients.storage)
+
+            def keep(name: str, places: Tensor, new: Tensor) -> None:
+                rows.add(name, places, formed(name, new))
+
+            computed.visit(held.rows_between(start, end, shift=start), keep)
             policy.complete_rows(rows.tensors)
             if right is None:
                 counted_here = policy.rows_to_count(end - start)
@@ -75,7 +87,9 @@ def gram(
                     out[counted_here, start:end] += products.double()
 
             def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-                products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
+                products = (
+                    scaled(name, formed(name, new).flatten(1)) @ rows.block(name).T
+                )  # (b, tile)
                 out.index_add_(1, columns, products.double().T)
 
             first = end if right is None else 0  # rows before the tile were met by earlier tiles
@@ -98,6 +112,7 @@ def gram_diagonals(
     sides: tuple[TokenSum, TokenSum],
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
+    sketch: Sketch | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The squared norms <g_i, P g_i> of both sides of a matrix: another pass over each.
 
@@ -106,22 +121,30 @@ def gram_diagonals(
         sides: Functions whose gradients are the rows, and the columns.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of one tile of the matrix held.
+        sketch: How far gradients are projected; None: the norms are exact.
 
     Returns:
         (rows,) and (columns,) float64, on the CPU.
     """
-    plan = gram_plan(policy, sides[0].n_rows, sides[1].n_rows, gradients.storage)
+    like = None if sketch is None else Projection(policy, sketch, None).like(policy.theta)
+    plan = gram_plan(policy, sides[0].n_rows, sides[1].n_rows, gradients.storage, like)
     size = max(end - start for start, end in plan.tiles)
 
     diagonals: list[Tensor] = []
     for side in sides:
         parts = (side.rows_between(k, k + size, shift=k) for k in range(0, side.n_rows, size))
-        blocks = (gram(policy, part, None, preconditioner, gradients) for part in parts)
+        blocks = (gram(policy, part, None, preconditioner, gradients, sketch) for part in parts)
         diagonals.append(torch.cat([block.diagonal() for block in blocks]))
     return diagonals[0], diagonals[1]
 
 
-def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
+def gram_plan(
+    policy: Policy,
+    n_left: int,
+    n_right: int | None,
+    storage: Storage,
+    like: Vector | None = None,
+) -> StoragePlan:
     """What a matrix will hold, before it starts.
 
     Args:
@@ -129,12 +152,14 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
         n_left: Rows.
         n_right: Columns; None: the rows with themselves.
         storage: What may be held.
+        like: What is held of one gradient; None: all of it.
 
     Returns:
         The plan.
     """
     if policy.device.type == "cuda":
         storage = storage.within(min(policy.gather_lists([free_memory(policy.device)])))
-    size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
+    held = policy.theta if like is None or policy.spreads_theta else like
+    size = sum(largest_part(p) for p in held.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

@@ -1,0 +1,87 @@
+"""Sketched kernels: unbiased, exact where every side is kept, and smaller in memory."""
+
+import pytest
+import torch
+
+from isentrope.attribution.gradients import gram as gram_module
+from isentrope.attribution.gradients.gram import gram, gram_diagonals, gram_plan
+from isentrope.attribution.gradients.sketch import Projection, Sketch
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
+from isentrope.attribution.gradients.token_sum import score_sums
+from tests import cases
+
+E, U = (score_sums(cases.ragged(n, seed=n)) for n in (5, 4))
+
+
+def positive(policy):
+    generator = torch.Generator().manual_seed(2)
+    return {
+        name: torch.rand(p.shape, generator=generator, dtype=torch.float64)
+        for name, p in policy.theta.items()
+    }
+
+
+@pytest.mark.parametrize("preconditioned", [True, False])
+def test_a_side_as_large_as_the_layers_leaves_the_kernel_as_it_is(preconditioned):
+    policy = cases.policy("qwen2")
+    P = positive(policy) if preconditioned else None
+    largest = max(size for p in policy.theta.values() for size in p.shape)
+    sketched = gram(policy, E, U, P, sketch=Sketch(largest))
+    torch.testing.assert_close(sketched, gram(policy, E, U, P), rtol=1e-10, atol=1e-12)
+
+
+def test_projected_products_are_right_on_average_over_seeds():
+    policy = cases.policy("table")
+    (name,) = policy.theta
+    generator = torch.Generator().manual_seed(0)
+    shape = policy.theta[name].shape
+    G = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    P = positive(policy)
+    exact = float((G[0] * P[name] * G[1]).sum())
+    draws = []
+    for seed in range(500):
+        projected = Projection(policy, Sketch(3, seed), P).of(name, G)
+        assert max(projected.shape[1:]) <= 3
+        draws.append(float((projected[0] * projected[1]).sum()))
+    spread = torch.tensor(draws, dtype=torch.float64)
+    assert abs(float(spread.mean()) - exact) < 4 * float(spread.std()) / len(draws) ** 0.5
+
+
+def test_tiles_and_either_side_give_the_same_sketch():
+    policy = cases.policy("qwen2")
+    sketch, P = Sketch(4), positive(policy)
+    whole = gram(policy, U, None, P, sketch=sketch)
+    row = gram_plan(policy, 1, None, Storage(), Projection(policy, sketch, P).like(policy.theta))
+    tiles = GradientOptions(storage=Storage(memory=2 * row.row_bytes))
+    torch.testing.assert_close(gram(policy, U, None, P, tiles, sketch), whole)
+    torch.testing.assert_close(gram(policy, E, U, P, sketch=sketch).T,
+                               gram(policy, U, E, P, sketch=sketch))  # fmt: skip
+    norms, _ = gram_diagonals(policy, (U, E), P, tiles, sketch)
+    torch.testing.assert_close(norms, whole.diagonal())
+
+
+def test_what_is_held_of_a_gradient_is_its_projection(monkeypatch):
+    policy = cases.policy("qwen2")
+    shapes = []
+
+    class Store(gram_module.GradientStore):
+        def add(self, name, rows, gradients):
+            shapes.append((name, gradients.shape[1:]))
+            super().add(name, rows, gradients)
+
+    monkeypatch.setattr(gram_module, "GradientStore", Store)
+    gram(policy, U, sketch=Sketch(3))
+    for name, shape in shapes:
+        assert max(shape) <= 3 or policy.theta[name].ndim == 1
+
+
+def test_a_negative_preconditioner_has_no_root():
+    policy = cases.policy("qwen2")
+    P = {name: -x for name, x in positive(policy).items()}
+    with pytest.raises(ValueError, match="negative"):
+        gram(policy, U, None, P, sketch=Sketch(3))
+
+
+def test_a_sketch_of_no_rows_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        Sketch(0)
