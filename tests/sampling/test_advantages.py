@@ -30,7 +30,7 @@ def test_a_function_rewards_the_rollouts_as_a_whole():
     ("answer", "message"),
     [
         (lambda r: [1.0], r"shape \(1,\) for 6 responses"),
-        (lambda r: [1, 2, float("nan"), 3, 4, 5], "reward of response 2 is nan"),
+        (lambda r: [1, 2, float("nan"), 3, 4, 5], "Response 2 has no reward"),
         (lambda r: [1, float("inf"), 1, 1, 1, 1], "reward of response 1 is inf"),
         (lambda r: [1, 1e300, 1, 1, 1, 1], "reward of response 1 is 1e\\+300"),
         (Length(), "rollouts"),

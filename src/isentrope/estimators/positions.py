@@ -62,24 +62,28 @@ def position_classes(
 
 
 def earnings_of_others(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
-    """What the other responses to a prompt earn, between the lowest and the highest reward of E.
+    """What the other scored responses to a prompt earn, from the lowest to the highest reward of E.
 
     Args:
         rewards: (n,) the reward of each response; None where they are not known.
         prompt_index: (n,) its prompt draw.
 
     Returns:
-        (n,) in 0 .. 1, NaN for the only response to a prompt; None without rewards, with one
-        reward only, or where no prompt has two responses.
+        (n,) in 0 .. 1, NaN where no other response to the prompt is scored; None without rewards,
+        with one reward only, or where no prompt has two responses.
     """
     units = Units.of(prompt_index)
-    if rewards is None or units.count == len(rewards) or bool((rewards == rewards[0]).all()):
+    if rewards is None or units.count == len(rewards):
         return None
-    low = rewards.min()
-    high = rewards.max()
-    earned = ((rewards - low) / (high - low)).double()
+    scored = (~rewards.isnan()).double()
+    known = rewards[~rewards.isnan()]
+    if not len(known) or bool((known == known[0]).all()):
+        return None
+    low = known.min()
+    high = known.max()
+    earned = ((rewards - low) / (high - low)).double().nan_to_num(0.0)
     others = units.sums(earned)[units.place] - earned
-    return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
+    return others / (units.sums(scored)[units.place] - scored)  # 0/0 is NaN without another
 
 
 def find_matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:

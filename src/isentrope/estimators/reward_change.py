@@ -63,7 +63,16 @@ class RewardMean(Functionals):
 
         Returns:
             The functional.
+
+        Raises:
+            ValueError: If a response has no reward.
         """
+        if bool(rewards.isnan().any()):
+            raise ValueError(
+                f"Response {int(rewards.isnan().nonzero()[0])} has no reward, because no reward "
+                "function applies to it, and J is the mean reward of all responses: give every "
+                "response of E a reward, or omit its prompt."
+            )
         tokens = sample.functional.tokens
         return cls("per_sequence", "sequence", tokens, rewards=rewards.double())
 

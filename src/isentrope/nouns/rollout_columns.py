@@ -1,12 +1,15 @@
 """Columns of rollouts, as a file or a caller gives them: converted to tensors, and checked.
 
-Those of a file have their types, no nulls, and values in range.
+Those of a file have their types, no nulls, and values in range. A reward may be null or nan: no
+reward function applied to the response.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import compute
@@ -86,11 +89,15 @@ def _check_values(name: str, saved: Any) -> list[Any]:
     if name == "response_mask" and column.cast(saved.type) != saved:
         raise ValueError(f"{name} holds numbers besides 0 and 1")  # which would be true
     entries = _FLATTEN(column) if pa.types.is_list(kind) else column
+    if name == "rewards":
+        column = entries = column.fill_null(math.nan)
     if name != "references" and column.null_count + entries.null_count:
         raise ValueError(f"{name} has empty entries")
     if kind != pa.string():
         low, high = _BOUNDS.get(name, (-1e300, 1e300))
         numbers = entries.to_numpy()
+        if name == "rewards":
+            numbers = numbers[~np.isnan(numbers)]
         if not ((numbers >= low) & (numbers <= high)).all():
             raise ValueError(f"{name} holds a number that is not finite, or out of range")
     return column.to_pylist()

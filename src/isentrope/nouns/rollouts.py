@@ -52,7 +52,7 @@ class Rollouts:
             prompt are two units.
         sampler_logprobs: Per-token log-probabilities that the sampler used, nats.
         sampler_entropies: Entropy of the distribution that each token was drawn from, nats.
-        rewards: (n,) float64.
+        rewards: (n,) float64; nan where no reward function applies to the response.
         advantages: (n,) float64.
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
         references: Reference answers a task needs for its reward.
@@ -111,7 +111,8 @@ class Rollouts:
         for name in ("rewards", "advantages"):
             if (column := getattr(self, name)) is not None:
                 numbers = torch.as_tensor(column, dtype=torch.float64, device="cpu")
-                if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
+                allowed = numbers.isfinite() | (numbers.isnan() & (name == "rewards"))
+                if numbers.shape != (n,) or not bool(allowed.all()):
                     raise ValueError(f"{name} must be {n} finite numbers, got {numbers}.")
                 setattr(self, name, numbers)
 

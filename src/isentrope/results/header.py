@@ -49,7 +49,8 @@ class BatchRecord:
         distinct_prompts: Different prompts.
         mean_length: Tokens per response.
         longest: Tokens of the longest response.
-        mean_reward: Over what was drawn; None where rewards are not known.
+        mean_reward: Over what was drawn and scored; None where rewards are not known.
+        unscored: Responses that no reward function applies to, whose advantage is 0; None without.
         drawn: Prompt groups that were sampled to fill U; None where it came from a file.
         rejected: Of those, groups without advantage.
         all_right: Of the rejected, groups in which every reward is 1.
@@ -65,6 +66,7 @@ class BatchRecord:
     mean_length: FiniteFloat
     longest: int
     mean_reward: Absent[float] = None
+    unscored: Absent[int] = None
     drawn: Absent[int] = None
     rejected: Absent[int] = None
     all_right: Absent[int] = None

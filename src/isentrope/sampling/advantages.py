@@ -5,11 +5,18 @@
     rloo      A_i = r_i − mean of the group's other rewards              (arXiv 2402.14740)
 
 A group is the sequences of one prompt draw (`prompt_index`); std is the unbiased one, as in TRL.
+
+A response that no reward function applies to is unscored: its reward is nan. As in TRL it is a
+sequence of U with the advantage 0, and no part of mean and std of its group, where at least two
+responses are scored; else the whole group has 0. It is no response of E: J is the mean reward of
+what the policy draws, and a mean over scored responses is that of a selection by their text.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -29,12 +36,19 @@ GRPO_EPSILON = 1e-4
 LARGEST_REWARD = 1e100
 """A larger reward may overflow in an advantage."""
 
-RewardFunction = Callable[[Rollouts], Sequence[float] | Tensor]
-"""n rewards for n rollouts."""
+RewardFunction = Callable[[Rollouts], Sequence[float | None] | Tensor]
+"""n rewards for n rollouts; None or nan where it does not apply."""
+
+
+_log = logging.getLogger("isentrope")
 
 
 def with_rewards(
-    rollouts: Rollouts, task: Task | RewardFunction, policy: Policy | None = None
+    rollouts: Rollouts,
+    task: Task | RewardFunction,
+    policy: Policy | None = None,
+    *,
+    unscored: bool = False,
 ) -> Rollouts:
     """Attach a reward to every response.
 
@@ -43,13 +57,14 @@ def with_rewards(
         task: A task, whose reward is called for each response, or once if it is of batches; or a
             function of the rollouts that returns n rewards.
         policy: Decodes without special tokens, as TRL; None: rewards of batches read the texts.
+        unscored: Whether a response may have no reward, which is nan then: of an update batch.
 
     Returns:
         A copy with `rewards` (n,) float64.
 
     Raises:
-        ValueError: If texts are missing, or the rewards are not n numbers below
-            `LARGEST_REWARD`.
+        ValueError: If texts are missing, a response is unscored where none may be, or the rewards
+            are not n numbers below `LARGEST_REWARD`.
     """
     texts = rollouts.response_texts
     if isinstance(task, Task):
@@ -65,19 +80,49 @@ def with_rewards(
             values = [task.reward(*pair) for pair in zip(texts, references, strict=True)]
     else:
         values = task(rollouts)
+    if not isinstance(values, Tensor):
+        values = [math.nan if value is None else value for value in values]
     rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
     if rewards.shape != (len(rollouts),):
         raise ValueError(
             f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
             "responses; one number per response is needed."
         )
-    if bool((wrong := ~(rewards.abs() < LARGEST_REWARD)).any()):
+    if bool((wrong := rewards.abs() >= LARGEST_REWARD).any()):
         first = int(wrong.nonzero()[0])
         raise ValueError(
             f"The reward of response {first} is {float(rewards[first])}, not a number between "
             f"±{LARGEST_REWARD:g}."
         )
-    return rollouts.with_columns(rewards=rewards)
+    rewarded = rollouts.with_columns(rewards=rewards)
+    if bool((missing := rewards.isnan()).any()):
+        if not unscored:
+            raise ValueError(refuse_unscored(rewarded))
+        _log.warning(
+            "%s: %d of %d responses of the update batch have the advantage 0, as in TRL.",
+            _name_unscored(rewarded),
+            int(missing.sum()),
+            len(rewarded),
+        )
+    return rewarded
+
+
+def refuse_unscored(rollouts: Rollouts) -> str:
+    """Why rollouts with an unscored response have no J; empty where each has a reward."""
+    if rollouts.rewards is None or not bool(rollouts.rewards.isnan().any()):
+        return ""
+    return (
+        f"{_name_unscored(rollouts)}, and J is the mean reward of all responses: a mean over the "
+        "others would be that of a selection. Give every response a reward, or omit its prompt."
+    )
+
+
+def _name_unscored(rollouts: Rollouts) -> str:
+    """What is said of the first unscored response of some."""
+    first = int(torch.as_tensor(rollouts.rewards).isnan().nonzero()[0])
+    texts = rollouts.response_texts
+    text = "" if texts is None else f" ({texts[first]!r:.80})"
+    return f"Response {first}{text} has no reward, because no reward function applies to it"
 
 
 def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
@@ -88,7 +133,8 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
         rule: "dr_grpo", "grpo" or "rloo".
 
     Returns:
-        A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards.
+        A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards, and
+        of an unscored response.
 
     Raises:
         ValueError: If the rule is unknown, rewards are missing, or a group has one response.
@@ -98,16 +144,18 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
         raise ValueError(f"Unknown advantages {rule!r}; choose one of {choices}.")
     if rollouts.rewards is None:
         raise ValueError("Advantages need rewards: call with_rewards first.")
-    draws, group, size = rollouts.prompt_index.unique(return_inverse=True, return_counts=True)
+    draws, groups, size = rollouts.prompt_index.unique(return_inverse=True, return_counts=True)
     if int(size.min()) < 2:
         raise ValueError(
             f"Prompt draw {int(draws[size.argmin()])} has one response: an advantage compares "
             "responses to the same prompt. Sample with group_size >= 2."
         )
+    scored = ~rollouts.rewards.isnan()
+    group = groups[scored]
+    counts = group.bincount(minlength=len(size)).double()
     # Differences from one reward of the same group are exactly zero for equal rewards.
-    counts = size.double()
-    some = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards)
-    rewards = rollouts.rewards - some[group]
+    some = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards[scored])
+    rewards = rollouts.rewards[scored] - some[group]
 
     totals = torch.zeros_like(counts).index_add_(0, group, rewards)
     centred = rewards - (totals / counts)[group]
@@ -117,7 +165,9 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
         centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
     elif rule == "rloo":
         centred = centred * (counts / (counts - 1))[group]
-    return rollouts.with_columns(advantages=centred)
+    advantages = torch.zeros_like(rollouts.rewards)
+    advantages[scored] = centred.masked_fill(counts[group] < 2, 0.0)  # 0/0 of an only one
+    return rollouts.with_columns(advantages=advantages)
 
 
 def rules_of_advantages(rollouts: Rollouts) -> list[str]:

@@ -54,7 +54,7 @@ class UpdateBatchReport:
         rejected: Of those, groups without advantage (all rewards equal).
         all_right: Of the rejected, groups in which every reward is 1.
         all_wrong: Of the rejected, groups in which every reward is 0.
-        mean_reward: Of all responses drawn, those of rejected groups counted.
+        mean_reward: Of all scored responses drawn, those of rejected groups counted.
         entropy_drawn: Mean over all tokens drawn, those of rejected groups too, of the entropy
             they were drawn with, nats. None where the sampler does not give it.
         left_over: Groups with an advantage that were drawn when the batch was full, and dropped.
@@ -129,7 +129,7 @@ def update_batch(
             max_new_tokens=groups.max_new_tokens,
             batch_size=batch_size,
         )
-        return policy.from_first(lambda: with_rewards(batch, task, policy))
+        return policy.from_first(lambda: with_rewards(batch, task, policy, unscored=True))
 
     longest = groups.max_new_tokens  # prompts are encoded when they are drawn
     at_once = sequences_at_once(policy, longest, groups.max_new_tokens, batch_size)
@@ -195,8 +195,9 @@ class Filling:
             number = max(missing, number if number < left else int(left))
             batch = with_advantages(draw(number), self.groups.advantages)
             assert batch.rewards is not None
+            assert batch.advantages is not None
             rewards = batch.rewards.view(-1, size)
-            useful = rewards.amax(1) > rewards.amin(1)
+            useful = (batch.advantages.view(-1, size) != 0).any(1)
             # groups up to the one that fills the batch
             needed = useful.cumsum(0) - useful.long() + self._useful < n
             self._useful += int(useful.sum())
@@ -239,7 +240,7 @@ class Filling:
             rejected=len(rewards) - kept,
             all_right=int((rewards == 1).all(1).sum()),
             all_wrong=int((rewards == 0).all(1).sum()),
-            mean_reward=float(rewards.mean(1).sum()) / len(rewards),
+            mean_reward=float(rewards.nanmean()),
             entropy_drawn=float(torch.cat(self._entropies).mean()) if self._entropies else None,
             left_over=self._useful - kept,
         )

@@ -16,6 +16,7 @@ for at a time; all processes share it, and each takes its own part, so no prompt
 in a step. Prompts are sorted by their keys, so the order of the data set has no effect.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -207,14 +208,17 @@ class PromptSampler:
 
         Args:
             indices: Prompts, each at most once.
-            rewards: Mean reward of the group of each prompt.
+            rewards: Mean reward of the group of each prompt; nan where no response is scored,
+                which says nothing of the prompt.
 
         Raises:
-            ValueError: If a reward is not finite.
+            ValueError: If a reward is infinite.
         """
-        if not np.isfinite(rewards).all():
+        if np.isinf(rewards).any():
             raise ValueError("The mean reward of a group is not finite: check the reward function.")
         for i, reward in zip(indices, rewards, strict=True):
+            if math.isnan(reward):
+                continue
             reward_sum, count = (self._memory * x for x in self._seen.get(i, _UNSEEN))
             self._seen[i] = [reward_sum + min(max(reward, 0.0), 1.0), count + 1]
 

@@ -110,7 +110,7 @@ class UpdateBatches:
             batch = self._respond(policy, indices, uniforms, respond)
             assert batch.rewards is not None
             prompts.extend(indices)
-            mean_rewards.extend(batch.rewards.view(number, -1).mean(1).tolist())
+            mean_rewards.extend(batch.rewards.view(number, -1).nanmean(1).tolist())
             return batch
 
         at_once = self.batch_size * world_size()
@@ -163,7 +163,7 @@ class UpdateBatches:
 
     def _reward(self, rollouts: Rollouts, policy: Policy) -> Rollouts:
         try:
-            return with_rewards(rollouts, self.task, policy)
+            return with_rewards(rollouts, self.task, policy, unscored=True)
         except ValueError:
             raise  # already a clear message
         except Exception as error:  # the task may be the user's own code
@@ -193,7 +193,7 @@ def step_metrics(
     truncated = [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids]
     return {
         "reward": means.pop("mean_reward"),
-        "reward_kept": float(cast(Tensor, rollouts.rewards).mean()),
+        "reward_kept": float(cast(Tensor, rollouts.rewards).nanmean()),
         "entropy": float(torch.cat(record.entropies).mean()),
         "truncated": sum(truncated) / len(truncated),
         **({} if batch.unread is None else {"unread": batch.unread}),

@@ -15,7 +15,7 @@ from isentrope.models.sharding import exchange_as_stored, put_back
 from isentrope.nouns.choices import RECORDED, SFT
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.advantages import refuse_unscored, with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
@@ -181,10 +181,12 @@ class Sampler:
         Raises:
             ValueError: If the task cannot reward it.
         """
-        if E.rewards is not None:
-            return E
         try:
-            return self.rewarded_by(self.data.evaluation_task(), E)
+            if E.rewards is None:
+                return self.rewarded_by(self.data.evaluation_task(), E)
+            if unscored := refuse_unscored(E):
+                raise ValueError(unscored)
+            return E
         except ValueError as error:
             raise ValueError(
                 f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
@@ -226,13 +228,13 @@ class Sampler:
         if uses_them or needs_none or estimator.objective == SFT:
             return U
         if U.rewards is None:
-            U = self.rewarded_by(self.data.update_task(), U)
+            U = self.rewarded_by(self.data.update_task(), U, unscored=True)
         return with_advantages(U, estimator.advantage_rule)
 
-    def rewarded_by(self, task: Task, batch: Rollouts) -> Rollouts:
+    def rewarded_by(self, task: Task, batch: Rollouts, *, unscored: bool = False) -> Rollouts:
         """A batch with the rewards of a task, which the first process gives."""
         reward = rewarding(task, self.policy, self.checkpoint)
-        return self.policy.from_first(lambda: with_rewards(batch, reward))
+        return self.policy.from_first(lambda: with_rewards(batch, reward, unscored=unscored))
 
 
 def _exclude(

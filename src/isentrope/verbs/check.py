@@ -266,21 +266,20 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     finding = Finding(name, None, nothing)
     if task is not None:
         try:
-            U = sampler.rewarded_by(task, U)
+            U = sampler.rewarded_by(task, U, unscored=True)
         except ValueError as error:
             advice = (
                 "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
             )
             finding = Finding(name, None, str(error), advice)
         else:
-            assert U.rewards is not None
-            rewards = U.rewards.view(data.B_U, -1)
-            useful = int((rewards.amax(1) > rewards.amin(1)).sum())
-            detail = (
-                f"{useful} of {data.B_U} groups have an advantage, mean reward {rewards.mean():.3g}"
-            )
+            rule = sampler.config.estimator.advantage_rule
+            advantages = torch.as_tensor(with_advantages(U, rule).advantages).view(data.B_U, -1)
+            useful = int((advantages != 0).any(1).sum())
+            mean = torch.as_tensor(U.rewards).nanmean()
+            detail = f"{useful} of {data.B_U} groups have an advantage, mean reward {mean:.3g}"
             if useful:
-                U = with_advantages(U, sampler.config.estimator.advantage_rule)
+                U = with_advantages(U, rule)
                 return E, U, Finding(name, True, detail)
             advice = (
                 "measure draws groups of equal rewards again: use prompts that are solved "

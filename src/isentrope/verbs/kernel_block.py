@@ -112,7 +112,13 @@ class Block:
         """Relations of the pairs; of a batch with itself also the spectrum and what fits it."""
         K = self.K
         section = self._section
-        rewarded = K.symmetric and not K.rows["reward"].isna().any()
+        unscored = int(K.rows["reward"].isna().sum())
+        rewarded = K.symmetric and not unscored
+        if K.symmetric and 0 < unscored < len(K.rows):
+            self.warnings.append(
+                f"{unscored} of {len(K.rows)} responses have no reward, so there is no split by "
+                "correct and incorrect ones."
+            )
         structure = K.structure(section.right_above if rewarded else None)
         self.tables["structure"] = structure.to_frame()
         expected = () if K.symmetric else (NO_PAIR.format("same_prompt"),)
@@ -192,7 +198,7 @@ class Block:
         for label in range(clusters.count):
             members = clusters.labels == label
             change = kernel_form(matrix[:, members], self._logprobs, x[members], prompts)
-            mean = float(reward[members].mean())
+            mean = float(reward[members].nanmean())
             yield ClusterPart(int(members.sum()), mean, float(x[members].sum()), change)
 
 

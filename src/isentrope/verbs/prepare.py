@@ -227,6 +227,7 @@ def _describe_batch(rollouts: Rollouts, report: UpdateBatchReport | None = None)
         "distinct_prompts": len({tuple(ids.tolist()) for ids in rollouts.prompt_ids}),
         "mean_length": float(lengths.mean()),
         "longest": int(lengths.max()),
-        "mean_reward": None if rewards is None else float(rewards.mean()),
+        "mean_reward": None if rewards is None else float(rewards.nanmean()),
+        "unscored": None if rewards is None else int(rewards.isnan().sum()) or None,
     }
     return BatchRecord(**statistics | ({} if report is None else vars(report)))

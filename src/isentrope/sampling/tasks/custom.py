@@ -59,7 +59,7 @@ class _ResponseLine(_PromptLine, extra="forbid"):
 
     response_ids: list[_Id] = []
     finished: bool = True
-    reward: _Number = 0.0
+    reward: _Number | None = 0.0
     advantage: _Number = 0.0
     step: PositiveInt = 1
     response_mask: list[bool | Annotated[int, Field(ge=0, le=1)]] = []

@@ -12,7 +12,8 @@ the checkpoint. Prompts that are conversations come as lists of messages, and co
 one of `RESPONSES`, its reference by one of `REFERENCES`; `prompt` and columns are given by name.
 
 Rewards of several functions are combined as in TRL: Σ_j w_j r_ij over the functions that apply to
-response i; None says that one does not.
+response i; None says that one does not. A response to which none applies has the reward nan
+(`advantages`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -241,22 +242,17 @@ def combined(
         batch: What they may be called with.
 
     Returns:
-        One reward per response.
+        One reward per response; nan where no function applies.
 
     Raises:
-        ValueError: If a function fails, or none applies to a response.
+        ValueError: If a function fails.
     """
     columns = [call.rewards(batch) for call in calls]
     rewards = list[float]()
-    for i, row in enumerate(zip(*columns, strict=True)):
-        if all(math.isnan(reward) for reward in row):
-            raise ValueError(
-                f"No reward function applies to response {i} ({batch.texts[i]!r:.80}): "
-                f"{', '.join(call.name for call in calls)} returned None (or nan). Give every "
-                "response a reward, or omit its prompt."
-            )
-        terms = zip(weights, row, strict=True)
-        rewards.append(sum(w * reward for w, reward in terms if not math.isnan(reward)))
+    for row in zip(*columns, strict=True):
+        pairs = zip(weights, row, strict=True)
+        terms = [weight * reward for weight, reward in pairs if not math.isnan(reward)]
+        rewards.append(sum(terms) if terms else math.nan)
     return rewards
 
 
