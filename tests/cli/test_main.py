@@ -77,12 +77,23 @@ def test_several_checkpoints_make_one_table(config, tiny, tmp_path):
     assert "measure_step_8" in result.stdout
 
 
-def test_results_are_not_written_over(config, tmp_path):
-    path = config(estimator={"order": 0})
-    assert call("measure", path, "--out", tmp_path / "run").exit_code == 0
-    again = call("measure", path, "--out", tmp_path / "run")
+def test_a_repeated_command_prints_what_it_has_and_makes_nothing_anew(config, tmp_path):
+    command = ("measure", config(estimator={"order": 0}), "--out", tmp_path / "run")
+    first = call(*command)
+    (results,) = (tmp_path / "run").rglob("results.json")
+    written = results.stat().st_mtime_ns
+    again = call(*command, "--details")
+    assert again.exit_code == 0
+    assert again.stdout.startswith(first.stdout.partition("step_4:")[0])
+    assert results.stat().st_mtime_ns == written
+
+
+def test_results_of_another_setting_are_not_written_over(config, tmp_path):
+    command = ("measure", config(estimator={"order": 0}), "--out", tmp_path / "run")
+    assert call(*command).exit_code == 0
+    again = call(*command, "--set", "batch_config.seed=5")
     assert again.exit_code == 1
-    assert "holds results already" in again.stderr
+    assert "batch_config.seed" in again.stderr
 
 
 def test_debug_shows_where_an_error_was_raised(config, tmp_path):

@@ -147,13 +147,8 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
             require_apart(logs.output_directory, inputs_of(config))
 
     def plan(self) -> list[MeasuredItem]:
-        """One item per checkpoint and update batch; results of a single one are refused."""
+        """One item per checkpoint and update batch; those that are there are read, not made."""
         self._items = study_items(self.verb.name, self.config, self.folder)
-        target = self._items[0].target
-        if len(self._items) == 1 and target.exists():
-            raise FileExistsError(
-                f"{target} holds results already: choose another --out, or remove it."
-            )
         return self._items
 
     def earlier(self, item: MeasuredItem) -> Earlier[Result] | None:
