@@ -11,6 +11,7 @@ import platform
 import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -83,6 +84,11 @@ def heed(config: _Config, words: str = "This configuration is of a run") -> None
 
 def versions() -> dict[str, Any]:
     """With what a run is made: isentrope and its git commit, Python, the packages that matter."""
+    return deepcopy(_find_versions())
+
+
+@cache  # those of what this process has loaded; git and the package index are slow to ask
+def _find_versions() -> dict[str, Any]:
     installed = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
