@@ -5,6 +5,7 @@ from pathlib import Path
 from isentrope.policy.language_model import Policy
 from isentrope.training.models import fresh_adapter
 from isentrope.training.supervised import save_model
+from tests.cases import twin
 
 
 def with_lora(policy, rank=16, *, seed, scale=2):
@@ -12,6 +13,25 @@ def with_lora(policy, rank=16, *, seed, scale=2):
     model = fresh_adapter(policy.model, rank, scale * rank, seed=seed)
     as_before = {"temperature": policy.temperature, "precision": policy.precision}
     return Policy(model, policy.tokenizer, **as_before)
+
+
+_ADAPTED = {}
+
+
+def adapted(base, precision):
+    """The policy of a saved base with a fresh adapter of rank 2; equal bases are read once."""
+    key = hash((base / "model.safetensors").read_bytes()), precision
+    if key not in _ADAPTED:
+        _ADAPTED[key] = with_lora(Policy.from_checkpoint(base, precision=precision), 2, seed=0)
+    policy = twin(_ADAPTED[key])
+    model = policy.model.get_base_model()
+    for part, name in (
+        (model, "name_or_path"),
+        (model.config, "name_or_path"),
+        (policy.model.peft_config["default"], "base_model_name_or_path"),
+    ):
+        setattr(part, name, str(base.resolve()))
+    return policy
 
 
 def save_base_model(policy, folder):

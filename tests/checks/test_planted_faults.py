@@ -17,9 +17,10 @@ VOCABULARY, LENGTH = 120, 8
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11, 12], [13]]
 
 
-def policy(**options) -> Policy:
+@cases.built_once
+def policy(dropout: float = 0.0, **options) -> Policy:
     torch.manual_seed(0)
-    adapter = LoraConfig(r=2, target_modules="all-linear", **options.pop("lora", {}))
+    adapter = LoraConfig(r=2, target_modules="all-linear", lora_dropout=dropout)
     model = get_peft_model(cases.model("qwen2", VOCABULARY), adapter).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -140,7 +141,7 @@ def test_a_masked_eos_is_found():
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_dropout_is_found_whether_it_acts_now_or_acted_in_training(mode):
-    dropping = policy(lora={"lora_dropout": 0.05})
+    dropping = policy(dropout=0.05)
     dropping.model.train(mode)
     faults = failed(check_instrument(dropping, cases.ragged()))
     assert ("model.eval()" if mode else "lora_dropout 0") in faults["no dropout"]

@@ -11,6 +11,7 @@ from isentrope.policy.scoring import score
 from tests import cases
 
 
+@cases.built_once
 def norms_only(precision):
     """A policy whose norm weights alone are trained: all are 1, and round alike."""
     model = cases.model("qwen2")

@@ -61,6 +61,7 @@ def test_measure_and_check_agree_that_an_unknown_sampler_leaves_no_interval(caus
     assert agreement.passed is False
 
 
+@cases.built_once
 def in_bfloat16():
     """The same weights as a sampler in bfloat16 would hold them."""
     model = copy.deepcopy(cases.model("qwen2"))

@@ -18,6 +18,7 @@ PAD = 1
 PROMPTS = [[3, PAD, 4], [2, PAD]]
 
 
+@cases.built_once
 def tied(**options):
     lm = cases.model("qwen2", pad_token_id=PAD, tie_word_embeddings=True)
     with torch.no_grad():
@@ -25,6 +26,7 @@ def tied(**options):
     return ise.Policy(lm, eos_token_id=0, pad_token_id=0, **options)
 
 
+@cases.built_once
 def tied_by_adapter():
     lm = tied().model
     adapter = LoraConfig(r=2, target_modules=["embed_tokens", "q_proj"], init_lora_weights=False)

@@ -5,10 +5,12 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.policy.language_model import Policy
+from tests.cases import built_once
 
 PROMPTS = [[3, 4], [5], [2, 3, 4, 5, 6, 7, 8], [9, 9, 9]]
 
 
+@built_once
 def tiny_policy(precision="float64", eos_token_id=1, pad_token_id=0, tokenizer=None, **config):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 12}

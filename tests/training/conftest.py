@@ -9,6 +9,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.adapters import save_base_model, with_lora
+from tests.cases import built_once
 
 
 class Short:
@@ -21,6 +22,7 @@ class Short:
         return float(response_text[:1].isdigit())
 
 
+@built_once
 def small_policy():
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}

@@ -7,7 +7,6 @@ import torch
 from transformers import PrinterCallback
 
 from isentrope.checkpoint.record.contract import frozen_hash, trainable_shapes
-from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.sampling.batches import Groups
@@ -15,7 +14,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatches
-from tests.adapters import save_base_model, with_lora
+from tests.adapters import adapted, save_base_model
 from tests.training.conftest import Short, small_policy
 
 STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3
@@ -65,7 +64,7 @@ def trainer(
     folder = Path(folder)
     if not (folder / "base").exists():
         save_base_model(small_policy(), folder / "base")
-    policy = with_lora(Policy.from_checkpoint(folder / "base", precision=precision), 2, seed=0)
+    policy = adapted(folder / "base", precision)
     task = Short()
     prompts = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(16)])
     sampler = PromptSampler([p.key for p in prompts], seed=3, weighting=weighting)

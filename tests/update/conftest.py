@@ -10,10 +10,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
+from tests.cases import built_once
 
 MAX_LENGTH = 7
 
 
+@built_once
 def build_policy(adaptation="lora", seed=0):
     torch.manual_seed(seed)
     config = Qwen2Config(
