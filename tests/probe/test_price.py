@@ -1,6 +1,7 @@
 """The probe says what a step spends and earns, where it is given rewards."""
 
 import pytest
+import torch
 
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.positions import position_classes
@@ -23,7 +24,8 @@ def made(tmp_path_factory):
     patch.setattr("isentrope.estimators.reward_change._explain_no_top", lambda _: None)
     options = ProbeOptions(reward=digits, position_pattern=r"^.", second_order=True)
     probe = Recorder(["1+2=", "5+4="], every=1, size=32, options=options)
-    trainer = runs.trainer(tmp_path_factory.mktemp("run"), probe=probe, steps=2)
+    folder = tmp_path_factory.mktemp("run")
+    trainer = runs.trainer(folder, probe=probe, steps=2, precision="float64")
     trainer.train()
     yield trainer, probe
     patch.undo()
@@ -39,24 +41,46 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
             parameter.data.copy_(probe.theta[name])
     policy = Policy(model, trainer.policy.tokenizer, precision="float64")
     change = entropy_change(policy, probe.E, v, [reading.eta])
-    sample = change.sample
     gained = reward_change(change, probe.E.rewards)
-    top = gained.top
-    assert reading.price.top.value == pytest.approx(top.value, rel=1e-2)
-    assert reading.price.top.se == pytest.approx(top.se, rel=2e-2)
+    classes = position_classes(probe.E, change.sample.entropies)
+    expected = price_of_step(change.sample, reading.eta, classes, probe.E.rewards)
     momentum = reading.components["momentum"].value / reading.first_order.value
-    assert reading.price.momentum.value == pytest.approx(momentum)
-    classes = position_classes(probe.E, sample.entropies)
-    expected = price_of_step(sample, reading.eta, classes, probe.E.rewards)
-    for name in ("first_order", "reward"):
-        one, other = (getattr(x.whole, name) for x in (reading.price, expected))
-        assert one.value == pytest.approx(other.value, rel=1e-2)
-        assert one.se == pytest.approx(other.se, rel=1e-2)
-    first = reading.price.at["first token"], expected.at["first token"]
-    assert first[0].first_order.value == pytest.approx(first[1].first_order.value, rel=1e-2)
-    assert reading.price.whole.change.value == pytest.approx(reading.change.value, rel=1e-9)
-    measured = gained.points[0].change.value
-    assert reading.price.reward_change.value == pytest.approx(measured, rel=1e-2)
+    price, first = reading.price, "first token"
+    for found, wanted in (
+        (price.top, gained.top),
+        (price.whole.first_order, expected.whole.first_order),
+        (price.whole.reward, expected.whole.reward),
+        (price.at[first].first_order, expected.at[first].first_order),
+        (price.whole.change, change.points[0].change),
+        (price.reward_change, gained.points[0].change),
+    ):
+        assert found.value == pytest.approx(wanted.value, rel=5e-4)
+        assert found.se == pytest.approx(wanted.se, rel=1e-5)
+    assert price.momentum.value == pytest.approx(momentum)
+
+
+def test_the_change_of_reward_is_that_of_weighted_rewards(made):
+    """Σ r w / Σ w − mean r, w = π'/π of a response, by the model's own logits."""
+    trainer, probe = made
+    reading, model = probe.history[-1], trainer.policy.model
+
+    def log_likelihoods(theta):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in theta:
+                    parameter.copy_(theta[name])
+            return torch.stack([log_likelihood(model, *x) for x in pairs])
+
+    pairs = list(zip(probe.E.prompt_ids, probe.E.response_ids, strict=True))
+    w = (log_likelihoods(probe.moved) - log_likelihoods(probe.theta)).exp()
+    r = torch.tensor(digits(probe.E)).double()
+    expected = float((w * r).sum() / w.sum() - r.mean())
+    assert reading.price.reward_change.value == pytest.approx(expected, rel=1e-6)
+
+
+def log_likelihood(model, prompt, response):
+    logits = model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+    return logits.double().log_softmax(-1).gather(1, response[:, None]).sum()
 
 
 def test_its_numbers_are_logged_by_class(made):
