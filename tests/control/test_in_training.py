@@ -22,6 +22,7 @@ from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.objective import sequence_weights
 from isentrope.update.step import optimizer_step
+from tests import cases
 from tests.adapters import save_base_model
 from tests.control.examples import CLIP_B, INFLUENCE_CLIP, LP_REG, PASS_AT_K, STARE
 from tests.training import runs
@@ -44,6 +45,7 @@ HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
 OWN_E = {"prompts": HELD_OUT, "size": 6, "max_new_tokens": runs.LENGTH, "seed": 1}
 
 
+@cases.built_once
 def spread_policy():
     """A random policy whose tokens are of unlike probability."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
@@ -284,7 +286,10 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
         max_grad_norm=0.03,
     )
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
-    assert runs.relative(step.direction, taken) < 5e-6  # θ is in float32
+    # TRL's log-probabilities are in float32: undivided by P, a gradient near 0 magnifies that
+    P = step.preconditioner
+    found, expected = ({n: x / P[n] for n, x in v.items()} for v in (step.direction, taken))
+    assert runs.relative(found, expected) < 5e-7
     own = control.latest().get("control/tokens")
     assert own is None if name != INFLUENCE_CLIP else 6 <= own <= 6 * runs.LENGTH
 
