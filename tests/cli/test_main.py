@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import isentrope
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
-from tests.tiny_checkpoint import PROMPTS, copied, settings, write_prompts
+from tests.tiny_checkpoint import PROMPTS, copied, settings
 
 
 def call(*arguments):
@@ -149,24 +149,12 @@ def test_bad_settings_are_refused_in_a_sentence(config, tmp_path, section, key, 
     assert said in refused(config(**{section: {key: value}}), tmp_path)
 
 
-def test_an_empty_dataset_is_refused(config, tmp_path):
-    (tmp_path / "empty.jsonl").write_text("\n")
-    path = config(batch_config={"dataset_path": str(tmp_path / "empty.jsonl")})
-    assert "The dataset is empty" in refused(path, tmp_path)
-
-
 def test_a_prompt_that_no_response_solves_ends_at_the_redraw_limit(config, tmp_path):
     rows = [{"prompt": p, "reference": "never"} for p in PROMPTS]
     (tmp_path / "hard.jsonl").write_text("\n".join(map(json.dumps, rows)))
     hard = {"dataset_path": str(tmp_path / "hard.jsonl"), "redraw_limit": 2}
     said = refused(config(batch_config=hard), tmp_path)
     assert "After 2 redraws only 0 of 3" in said
-
-
-def test_a_prompt_longer_than_the_context_is_refused(config, tmp_path):
-    write_prompts(tmp_path / "long.jsonl", ["1+" * 20])
-    path = config(batch_config={"dataset_path": str(tmp_path / "long.jsonl")})
-    assert "more than the model's 32 positions" in refused(path, tmp_path)
 
 
 def test_responses_in_E_and_U_alike_are_refused(config, tmp_path):
@@ -189,38 +177,12 @@ def test_a_pickle_that_is_not_tensors_is_refused_and_not_run(broken, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_an_optimizer_of_another_model_is_refused(broken, tmp_path):
-    folder, path = broken
-    state = torch.load(folder / "step_4" / "optimizer.pt", weights_only=True)
-    for entry in state["state"].values():
-        entry["exp_avg"] = entry["exp_avg"][:1]
-    torch.save(state, folder / "step_4" / "optimizer.pt")
-    assert "has shape" in refused(path, tmp_path)
-
-
 def test_an_adapter_of_another_shape_is_refused(broken, tmp_path):
     folder, path = broken
     adapter = folder / "step_4" / "adapter_model.safetensors"
-    change_weights(adapter, lambda tensor: tensor[..., :1].contiguous())
+    tensors = {name: x[..., :1].contiguous() for name, x in load_file(adapter).items()}
+    save_file(tensors, adapter, {"format": "pt"})
     assert "size mismatch" in refused(path, tmp_path)
-
-
-def test_weights_that_are_not_numbers_are_refused(broken, tmp_path):
-    folder, path = broken
-    change_weights(folder / "base" / "model.safetensors", lambda tensor: tensor * torch.nan)
-    assert "NaN or infinity" in refused(path, tmp_path)
-
-
-def test_pickled_weights_are_refused(broken, tmp_path):
-    folder, path = broken
-    (folder / "step_4" / "adapter_model.safetensors").rename(folder / "step_4" / "adapter.bin")
-    assert "pickled weights are refused" in refused(path, tmp_path)
-
-
-def test_a_torn_weights_file_is_refused(broken, tmp_path):
-    folder, path = broken
-    (folder / "step_4" / "adapter_model.safetensors").write_bytes(b"\x00" * 20)
-    refused(path, tmp_path)
 
 
 def test_a_rate_so_large_that_weights_collapse_is_a_value_and_not_a_crash(config, tmp_path):
@@ -241,7 +203,3 @@ class Trap:
 
     def __reduce__(self):
         return open, (str(self.path), "w")
-
-
-def change_weights(file, change):
-    save_file({name: change(x) for name, x in load_file(file).items()}, file, {"format": "pt"})
