@@ -49,6 +49,7 @@ def test_a_quantity_that_does_not_fit_is_named_and_the_others_are_measured(asked
     assert "sampling 8 responses" in page
 
 
+@pytest.mark.slow
 def test_an_error_is_named_and_the_others_are_measured(asked, jobs):
     jobs(wrong=lambda: torch.ones(2) @ torch.ones(3), small=lambda: torch.ones(64) @ torch.ones(64))
     gpu.run(asked)

@@ -30,6 +30,13 @@ class Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+FEW = ("measure", "kernel")
+VERBS = [
+    verb if verb in FEW else pytest.param(verb, marks=pytest.mark.slow)
+    for verb in CASES["long"].verbs
+]
+
+
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
     """A case of the benchmark with 120 tokens a response, and its folder."""
@@ -41,7 +48,7 @@ def long(tmp_path_factory):
     return case, folder
 
 
-@pytest.mark.parametrize("verb", CASES["long"].verbs)
+@pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_holds_the_weights_of_all_pairs_of_tokens(long, verb, monkeypatch):
     case, folder = long
     monkeypatch.setattr(attention, "WEIGHTS_HELD", HELD)

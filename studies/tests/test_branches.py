@@ -105,6 +105,7 @@ def test_what_is_done_is_left_and_what_was_stopped_goes_on(parent, study, tmp_pa
     assert branch_study(asked(parent, folder, FASTER)).effects == done.effects
 
 
+@pytest.mark.slow
 def test_more_steps_and_repeats_are_added_to_what_is_there(parent, study, tmp_path):
     folder = tmp_path / "more"
     shutil.copytree(study.table.parent, folder)

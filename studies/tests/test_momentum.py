@@ -82,7 +82,9 @@ def trained(name, **options):
     return policy, optimizer, past
 
 
-@pytest.fixture(scope="module", params=OPTIMIZERS)
+@pytest.fixture(
+    scope="module", params=["adamw", "sgd", pytest.param("adam", marks=pytest.mark.slow)]
+)
 def run(request):
     policy, optimizer, past = trained(request.param)
     U, E = update_batch(), cases.ragged(12, seed=1)
@@ -135,7 +137,7 @@ def test_each_sequence_is_the_derivative_along_its_own_part_of_the_moment(run):
         assert float(found) == pytest.approx(expected, rel=1e-8)
 
 
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_what_was_there_before_a_shorter_window_is_the_moment_it_began_with(run, window):
     _, _, _, step, table, momentum, past, _ = run
     recent = list(enumerate(past[: -window - 1 : -1], start=1))

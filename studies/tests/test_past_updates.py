@@ -85,6 +85,7 @@ def test_sequences_of_a_past_update_sum_to_it(unrolled):
     assert not found.table["delta_h_se"].isna().any()
 
 
+@pytest.mark.slow
 def test_what_is_not_recorded_is_one_number_and_a_sentence(unrolled):
     whole = unrolled()
     pruned = unrolled(without=["step_3/next_update", "step_0/optimizer.pt"], copy="pruned")

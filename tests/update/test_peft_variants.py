@@ -58,6 +58,12 @@ VARIANTS = {
 EMBEDDINGS = ("lm_head", "embed_tokens", "token")
 CASES = [(name, False) for name in VARIANTS if "tied" not in name]
 CASES += [(name, True) for name in VARIANTS if any(part in name for part in EMBEDDINGS)]
+FEW = {
+    *(("LoRA", False), ("DoRA", False), ("LoRA with `bias: all`", False), ("IA3", False)),
+    *(("LoRA on lm_head", True), ("LoRA on embed_tokens", True), ("trainable tokens", True)),
+    *(("`modules_to_save: [embed_tokens, lm_head]`", False), ("VeRA", False), ("OFT", False)),
+}
+"""One of each kind of parameter; all others are slow."""
 REFUSED = {
     "prompt tuning": lambda: PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
     "prefix tuning": lambda: PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
@@ -83,7 +89,10 @@ def saved(config, folder, tied=False):
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-@pytest.mark.parametrize(("variant", "tied"), CASES)
+@pytest.mark.parametrize(
+    ("variant", "tied"),
+    [pytest.param(*x, marks=() if x in FEW else pytest.mark.slow) for x in CASES],
+)
 def test_v_of_the_variant_is_a_real_step(
     tmp_path, batch, train, replay, relative_error, max_length, variant, tied
 ):

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("trl")
 from validation import trl_script_table, trl_scripts
 
-FAST = ("GRPOConfig's defaults", "aLoRA", "DoRA", "AdamW with a step of its own", "VeRA")
+FAST = ("GRPOConfig's defaults", "aLoRA", "AdamW with a step of its own", "VeRA")
 SCRIPTS = {script.name: script for script in trl_script_table.SCRIPTS}
 
 
