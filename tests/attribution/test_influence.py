@@ -87,8 +87,9 @@ def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
         assert float(table.per_sequence[i]) == pytest.approx(whole - left, rel=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize(
+    ("functional", "method"), [*zip(2 * cases.FUNCTIONALS, METHODS, strict=True)]
+)
 def test_tokens_sum_to_sequences_and_the_budget_closes(functional, method):
     policy, E, U, step = setting()
     options = InfluenceOptions(functional, method, groups=3)

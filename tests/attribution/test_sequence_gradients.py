@@ -15,9 +15,10 @@ from tests import cases
 
 
 def full(name, precision="float64"):
-    return Policy(cases.model(name), precision=precision, eos_token_id=0, pad_token_id=0)
+    return cases.policy(name, precision=precision)
 
 
+@cases.built_once
 def gpt2(precision="float64"):
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=5, n_embd=16, n_layer=2, n_head=2, n_positions=32)
@@ -26,6 +27,7 @@ def gpt2(precision="float64"):
     return Policy(model, precision=precision, eos_token_id=0, pad_token_id=0)
 
 
+@cases.built_once
 def heads(kind, **more):
     """A norm of every head: after its axis (Qwen3), or before it (Gemma 3)."""
     torch.manual_seed(0)
@@ -74,8 +76,9 @@ def difference(one, other):
     return largest({n: one[n].double() - other[n].double() for n in one}) / largest(other)
 
 
-@pytest.mark.parametrize("entropies", [False, True], ids=["scores", "scores and entropies"])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    ("name", "entropies"), [*((name, True) for name in POLICIES), ("qwen2 with LoRA", False)]
+)
 def test_hooks_give_the_gradients_of_one_backward_pass_a_sequence(name, entropies):
     policy = POLICIES[name]()
     naive = gradients(policy, weighted(entropies), "loop")

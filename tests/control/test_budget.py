@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(folder):
-    for step in range(1, 4):
+    for step in (1, 3):
         here, there = (checkpoint(folder / "held", step + k) for k in (0, 1))
         policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
         U, update = read_next_update(here)

@@ -13,7 +13,7 @@ from tests.control.left_out import drawn, predictions, ratio, rewards_of
 
 @pytest.mark.parametrize("functional", ["per_sequence", "per_token"])
 def test_it_is_unbiased(functional):
-    found = list(predictions(cases.small_exact("table"), functional, 150))
+    found = list(predictions(cases.small_exact("table"), functional, 100))
     truth, left_out = (
         torch.tensor([getattr(x, key) for x in found]).double() for key in ("truth", "left_out")
     )

@@ -56,6 +56,7 @@ def random_model(kind: str, **settings) -> nn.Module:
     return model
 
 
+@cases.built_once
 def policy_of(kind: str, **settings) -> Policy:
     if kind == "mistral":
         settings = {"sliding_window": None, **settings}
@@ -92,7 +93,7 @@ def test_scores_and_derivatives_are_those_of_whole_sequences(kind):
     v = cases.direction(policy)
     assert max(calls_of(policy, E)) == 11
     series = score_along(policy, E, v, 2)
-    for i in range(len(E)):
+    for i in (0, 3, 6, 7):  # one of every prompt
         single = score_along(policy, E.select([i]), v, 2)
         for one, other in zip(series, single, strict=True):
             here = other.mask[0]

@@ -64,7 +64,7 @@ def replayed(folder, step, objective="recorded", precision="float64", micro_batc
 )
 def test_every_step_is_rebuilt_from_its_contract(ran, options, objective):
     folder, *_ = ran(**options)
-    for step in range(1, runs.STEPS):
+    for step in (1, runs.STEPS - 1):
         for way in {"recorded", objective}:
             assert runs.relative(*replayed(folder, step, way)) < 1e-5
 
@@ -73,7 +73,7 @@ def test_a_step_of_mixed_precision_is_rebuilt_from_its_first_in_mixed_precision(
     folder, *_ = ran(bf16=True)
     mixed, exact = Precision("float32", autocast="bfloat16"), Precision("float32")
     half = runs.GROUPS * runs.SIZE // 2  # each backward pass is rounded
-    for step in range(runs.STEPS):
+    for step in (0, runs.STEPS - 1):
         assert runs.relative(*replayed(folder, step, "dr_grpo", mixed, half)) < 1e-5
         assert runs.relative(*replayed(folder, step, "dr_grpo", exact, half)) > 1e-3
 
@@ -201,7 +201,7 @@ MICRO_BATCHES = {
 }
 
 
-@pytest.mark.parametrize(("parts", "coefficient"), [(1, 0.01), (1, 2.0), (2, 2.0), (4, 2.0)])
+@pytest.mark.parametrize(("parts", "coefficient"), [(1, 0.01), (2, 2.0), (4, 2.0)])
 def test_a_step_with_an_entropy_bonus_is_rebuilt_from_both_cotangents(ran, parts, coefficient):
     folder, *_ = ran(steps=2, entropy_coef=coefficient, **MICRO_BATCHES[parts])
     assert runs.relative(*replayed(folder, 1)) < 1e-5

@@ -41,6 +41,14 @@ def made(tmp_path):
     return runs.trainer(tmp_path, max_grad_norm=1.0)
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Our trainer, TRL's own over its model, and a batch."""
+    made = runs.trainer(tmp_path_factory.mktemp("both"), max_grad_norm=1.0)
+    made.model.train()
+    return made, plain(made), made._generate_and_score_completions([])
+
+
 def plain(made):
     """TRL's own trainer over the same model."""
     from datasets import Dataset
@@ -71,10 +79,9 @@ def test_a_batch_has_the_fields_that_the_loss_reads(made):
     "objective", ["dr_grpo", "grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 )
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_our_gradient_is_that_of_trls_loss(made, objective, level):
-    made.model.train()
-    batch = made._generate_and_score_completions([])
-    trainer = plain(made)
+def test_our_gradient_is_that_of_trls_loss(both, objective, level):
+    made, trainer, batch = both
+    trainer.model.zero_grad()
     trainer.loss_type, trainer.current_gradient_accumulation_steps = objective, 1
     trainer.args.steps_per_generation, trainer.importance_sampling_level = 1, level
     trainer.model.train()

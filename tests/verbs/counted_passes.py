@@ -1,6 +1,6 @@
 """Counts the passes that a verb takes while it runs, by hooks on the scorer and on autograd."""
 
-import inspect
+import sys
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 
@@ -32,7 +32,12 @@ def transforms():
 
 def callers():
     """Names of functions of the library on the stack, the innermost first."""
-    return [frame.function for frame in inspect.stack()[2:] if "isentrope/" in frame.filename]
+    frame, names = sys._getframe(2), []
+    while frame is not None:  # `inspect.stack` reads every source
+        if "isentrope/" in frame.f_code.co_filename:
+            names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
 
 
 def count_passes_taken(run, monkeypatch):
