@@ -85,9 +85,9 @@ def model(name: str, vocabulary: int = 5, seed: int = 0, **settings):
     return kind(config(vocab_size=vocabulary, **{**SMALL, **more, **settings})).eval()
 
 
-def twin(policy: Policy) -> Policy:
-    """A copy with a model of its own, which a test may change; the tokenizer is the same."""
-    return deepcopy(policy, {id(policy.tokenizer): policy.tokenizer})
+def twin(policy: Policy, *kept: object) -> Policy:
+    """A copy with a model and a tokenizer of its own; `kept` are shared."""
+    return deepcopy(policy, {id(x): x for x in kept})
 
 
 def built_once(build: Callable[..., Policy]) -> Callable[..., Policy]:
@@ -105,7 +105,7 @@ def built_once(build: Callable[..., Policy]) -> Callable[..., Policy]:
             made[key] = build(*arguments, **options), torch.get_rng_state()
         policy, drawn = made[key]
         torch.set_rng_state(drawn)
-        return twin(policy)
+        return twin(policy, *arguments, *options.values())
 
     return copied
 

@@ -4,17 +4,18 @@ from datasets import Dataset
 from torch import nn
 from transformers import PrinterCallback, set_seed
 
-from tests.adapters import adapted, save_base_model
+from isentrope.policy.language_model import Policy
+from tests.adapters import save_base_model, with_lora
 from tests.training import runs
 from tests.training.conftest import small_policy
 
 PROMPTS = [f"{i}+1=" for i in range(8)]
 
 
-def policy_of(folder, dropout=0.0):
+def adapted(folder, dropout=0.0):
     if not (folder / "base").exists():
         save_base_model(small_policy(), folder / "base")
-    policy = adapted(folder / "base", "float32")
+    policy = with_lora(Policy.from_checkpoint(folder / "base", precision="float32"), 2, seed=0)
     names = [n for n, _ in policy.model.named_modules() if n.endswith("lora_dropout.default")]
     for name in names:
         if dropout:
@@ -30,7 +31,7 @@ def _reward(completions, **_):
 def grpo(folder, steps=3, dropout=0.0, beta=0.0, **options):
     from trl import GRPOTrainer
 
-    policy = policy_of(folder, dropout)
+    policy = adapted(folder, dropout)
     args = runs.trl_args(folder / "out", steps, **{"save_strategy": "no", **options})
     args.beta = beta
     made = GRPOTrainer(
@@ -47,7 +48,7 @@ def grpo(folder, steps=3, dropout=0.0, beta=0.0, **options):
 def sft(folder, steps=3, **options):
     from trl import SFTConfig, SFTTrainer
 
-    policy = policy_of(folder)
+    policy = adapted(folder)
     args = SFTConfig(
         output_dir=str(folder / "out"),
         max_steps=steps,
@@ -78,7 +79,7 @@ def plain(folder, steps=3):
     """transformers' own Trainer, language modelling on every token."""
     from transformers import Trainer, TrainingArguments
 
-    policy = policy_of(folder)
+    policy = adapted(folder)
     ids = [policy.tokenizer(f"{p}7")["input_ids"] for p in PROMPTS * 4]
     args = TrainingArguments(
         output_dir=str(folder / "out"),

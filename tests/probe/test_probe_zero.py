@@ -141,7 +141,7 @@ def run(folder, case, *alone):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 def test_readings_under_deepspeed_are_those_of_the_same_run_without_it(tmp_path):
-    following.policy_of(tmp_path)
+    following.adapted(tmp_path)
     expected, _ = run(tmp_path, "plain")
     for case in CASES.keys() - {"plain"}:
         found, trained = run(tmp_path, case)
