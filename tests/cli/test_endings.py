@@ -154,9 +154,9 @@ ARGUMENTS = {
     "train": ["train", "config.yaml", "--out", "run"],
     "convert": ["convert", "source", "--out", "out"],
     "report": ["report", "run"],
-    "show": ["config", "show"],
-    "validate": ["config", "validate", "config.yaml"],
+    "show": ["show", "run"],
 }
+ARGUMENTS_OF_CONFIG = {"show": ["show"], "validate": ["validate", "config.yaml"]}
 
 
 SIGNALS = [(COMMANDS[0], number) for number in (signal.SIGINT, signal.SIGHUP)]
@@ -179,7 +179,10 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
     monkeypatch.setattr(verb, "run", work)
     if (before := signal.getsignal(number)) is signal.SIG_IGN:
         pytest.skip("it is ignored here, as under nohup, and a verb leaves it so")
-    result = call(*ARGUMENTS[verb.name])
+    arguments = ARGUMENTS.get(verb.name)
+    if verb in CONFIG_COMMANDS:
+        arguments = ["config", *ARGUMENTS_OF_CONFIG[verb.name]]
+    result = call(*arguments)
     assert result.exit_code == 128 + number
     cause = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C", signal.SIGHUP: "SIGHUP"}[number]
     assert result.stderr == f"Stopped by {cause}. {verb.kept}\n"

@@ -32,6 +32,7 @@ from isentrope.commands.noise import NoiseCommand
 from isentrope.commands.plan import PlanCommand
 from isentrope.commands.report import ReportCommand
 from isentrope.commands.sft import SftCommand
+from isentrope.commands.show import ShowStoredCommand
 from isentrope.commands.train import TrainCommand
 from isentrope.commands.trial import TryCommand
 from isentrope.commands.variance import VarianceCommand
@@ -62,6 +63,7 @@ COMMANDS: tuple[type[Command], ...] = (
     CheckCommand,
     PlanCommand,
     ConvertCommand,
+    ShowStoredCommand,
     ReportCommand,
 )
 

@@ -8,12 +8,15 @@ What a verb prints ends with the first screen, unless `--details` asks for all. 
 much is left out. Conclusions are always there.
 """
 
+import json
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
@@ -65,9 +68,11 @@ class Results(_Console):
 
     Attributes:
         room: Lines that are left on the screen.
+        written: A folder of which `isentrope show` prints all; None where nothing was written.
     """
 
     room = math.inf
+    written: Path | None = None
 
     @contextmanager
     def first_screen(self, room: float) -> Generator[None]:
@@ -76,9 +81,13 @@ class Results(_Console):
         try:
             yield
         finally:
-            is_full, self.room = self.room < 0, math.inf
+            is_full = self.room < 0
+            folder = self.written
+            self.room = math.inf
+            self.written = None
             if is_full:
-                say("  more         --details prints the rest", self)
+                verb = "" if folder is None else f"isentrope show {shlex.quote(str(folder))} "
+                say(f"  more         {verb}--details prints the rest", self)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as many lines as there is room for, and no title of a table without a row."""
@@ -93,11 +102,23 @@ class Results(_Console):
                 self.file.write(line)
         self.file.flush()
 
-    def conclude(self, line: str) -> None:
-        """Print a line that is on the first screen too."""
-        room, self.room = self.room, math.inf
+    def write_document(self, content: Any) -> None:
+        """Write JSON as it is, since a console counts lines and changes characters."""
+        self.file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        self.file.flush()
+
+    def conclude(self, line: str, folder: Path | None = None) -> None:
+        """Print a line that is on the first screen too.
+
+        Args:
+            line: The line.
+            folder: What was written, if that is what it says.
+        """
+        room = self.room
+        self.room = math.inf
         say(line, self)
         self.room = room
+        self.written = folder or self.written
 
 
 out = Results(width=_width(sys.stdout))
@@ -124,9 +145,9 @@ def show(console: Console, blocks: Iterable[Any]) -> None:
         if isinstance(block, Table):
             print_table(console, block)
         elif isinstance(block, Conclusion) and isinstance(console, Results):
-            console.conclude(block.text)
+            console.conclude(block.text, block.folder)
         else:
-            text = block.text if isinstance(block, Sentence) else str(block)
+            text = block.text if isinstance(block, (Sentence, Conclusion)) else str(block)
             text = text.replace(NO_BREAK, " ")
             unbroken = not console.is_terminal
             console.print(text, markup=False, highlight=False, soft_wrap=unbroken)

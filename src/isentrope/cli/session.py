@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from isentrope.cli.commands import settings
 from isentrope.cli.console import err, out, show
 from isentrope.cli.signals import Interrupted
-from isentrope.commands.command import Command
+from isentrope.commands.command import AsJson, Command, Conclusion
 from isentrope.system.errors import IsentropeError
 from isentrope.system.failures import ENDINGS, advice, os_error_number
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
@@ -78,7 +78,12 @@ def run(command: Command) -> None:
                 outcome = command.run()
             failures: Sequence[str] = ()
             if rank() == 0:
-                show(out, command.shown(outcome))
+                blocks = command.shown(outcome)
+                if isinstance(command, AsJson) and command.as_json:
+                    out.write_document(command.document(outcome))
+                    show(err, (block for block in blocks if isinstance(block, Conclusion)))
+                else:
+                    show(out, blocks)
                 failures = command.failures(outcome)
             for sentence in failures:
                 err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)

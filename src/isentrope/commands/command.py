@@ -14,9 +14,11 @@ they work with, and what `read` imports is light.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, Signature, get_annotations
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
 from typer import Argument, Option
@@ -30,9 +32,11 @@ class Conclusion:
 
     Attributes:
         text: The line.
+        folder: The folder that was written, if `isentrope show` prints it.
     """
 
     text: str
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -139,12 +143,22 @@ def signature_of(kind: type[Command]) -> Signature:
     return Signature(options_of(kind))
 
 
-def wrote(paths: Iterable[Any]) -> Iterator[str | Conclusion]:
-    """Where results are; the last place is on the first screen too."""
-    *others, last = paths
-    for path in others:
-        yield f"Wrote {path}"
-    yield Conclusion(f"Wrote {last}")
+def command_line(*words: Any) -> str:
+    """A command to copy into a shell."""
+    return shlex.join(["isentrope", *map(str, words)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsJson(Command):
+    """A verb whose outcome is printed as JSON too."""
+
+    as_json: Annotated[
+        bool, Option("--json", help="Print JSON; other lines go to standard error.")
+    ] = False
+
+    def document(self, outcome: Any) -> Any:
+        """The outcome as JSON has it: objects by key, lists, texts, numbers and null."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

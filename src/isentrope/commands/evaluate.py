@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.commands.command import Changeable, Conclusion, Configured
+from isentrope.commands.command import AsJson, Changeable, Conclusion, Configured
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateCommand(Configured, Changeable):
+class EvaluateCommand(Configured, AsJson, Changeable):
     """Evaluate checkpoints on a task: pass@k, lengths, entropy."""
 
     name = "evaluate"
@@ -32,4 +32,11 @@ class EvaluateCommand(Configured, Changeable):
         from isentrope.verbs.tables import printed_evaluation
 
         yield from printed_evaluation(outcome.results)
-        yield Conclusion(f"Wrote {outcome.table}")
+        yield Conclusion(f"Wrote {outcome.table}", folder=outcome.folder)
+
+    def document(self, outcome: Any) -> Any:
+        """The content of metrics.json; a list where there are several checkpoints."""
+        from isentrope.results.encode import encode
+
+        documents = [encode(result) for result in outcome.results]
+        return documents[0] if len(documents) == 1 else documents

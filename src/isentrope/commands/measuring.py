@@ -11,12 +11,19 @@ from typing import Annotated, Any, ClassVar
 
 from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Configured, Sets, wrote
+from isentrope.commands.command import (
+    AsJson,
+    Changeable,
+    Command,
+    Conclusion,
+    Configured,
+    Sets,
+)
 from isentrope.results.verbs import Verb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring(Configured):
+class Measuring(Configured, AsJson):
     """A verb that measures; it is given with `Configured`, whose configuration it reads.
 
     Attributes:
@@ -66,7 +73,15 @@ class Measuring(Configured):
         """The answers of all results, and where they are."""
         results = outcome.results
         yield from type(results[0]).printed(results)
-        yield from wrote(outcome.measurements.values())
+        *others, last = outcome.measurements.values()
+        for path in others:
+            yield f"Wrote {path}"
+        yield Conclusion(f"Wrote {last}", folder=last.parent if others else last)
+
+    def document(self, outcome: Any) -> Any:
+        """The content of results.json; a list where there are several results."""
+        documents = [result.to_dict() for result in outcome.results]
+        return documents[0] if len(documents) == 1 else documents
 
 
 @dataclass(frozen=True, kw_only=True)

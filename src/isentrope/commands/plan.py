@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from isentrope.commands.command import Command, Conclusion, Configured, Overridden
+from isentrope.commands.command import AsJson, Command, Conclusion, Configured, Overridden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +20,10 @@ class Planned(Command):
     memory: Annotated[
         str | None, Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
     ] = None
-    as_json: Annotated[bool, Option("--json", help="Print the plans as JSON.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(Configured, Planned, Overridden):
+class PlanCommand(Configured, Planned, AsJson, Overridden):
     """Count what verbs take by shapes; exit status 1 if it is too much."""
 
     name = "plan"
@@ -40,14 +39,17 @@ class PlanCommand(Configured, Planned, Overridden):
         return plan(self.config, self.overrides, verbs=self.verbs or (), memory=self.memory)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
-        """Each plan as a table, or all as JSON."""
-        from isentrope.verbs.tables import SOURCES, plans_as_json, printed_plans
+        """Each plan as a table."""
+        from isentrope.verbs.tables import SOURCES, printed_plans
 
-        if self.as_json:
-            yield Conclusion(plans_as_json(outcome))
-            return
         yield from printed_plans(outcome)
         yield Conclusion(SOURCES)
+
+    def document(self, outcome: Any) -> Any:
+        """A list of all plans."""
+        from isentrope.verbs.tables import described_plans
+
+        return described_plans(outcome)
 
     def failures(self, outcome: Any) -> list[str]:
         """Which plans do not fit, and what would."""

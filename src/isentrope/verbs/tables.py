@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -137,9 +136,9 @@ SOURCES = (
 )
 
 
-def plans_as_json(plans: Sequence[Plan]) -> str:
-    """The plans as a JSON document."""
-    return json.dumps([_describe_plan(plan) for plan in plans], indent=1)
+def described_plans(plans: Sequence[Plan]) -> list[dict[str, object]]:
+    """The plans as JSON has them."""
+    return [_describe_plan(plan) for plan in plans]
 
 
 def too_large(plans: Sequence[Plan]) -> list[str]:
