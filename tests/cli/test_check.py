@@ -37,6 +37,8 @@ def test_a_sound_checkpoint_is_fit_to_be_measured(own):
     assert result.exit_code == 0, result.output
     assert "Can be measured" in result.output
     assert "E[surprisal] = E[H]" in result.output
+    line = f"Next: isentrope measure {own[1]} --set batch_config.B_E=64"
+    assert line in result.output.splitlines()
 
 
 def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
@@ -45,6 +47,7 @@ def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
     assert result.exit_code == 0, result.output
     assert "no data set was given: 64 responses" in text(result)
     assert "matched by sidecar" in text(result)
+    assert f"Next: isentrope measure CONFIG --checkpoints {own[0]} --set" in result.output
 
 
 @pytest.mark.parametrize("setting", ["estimator.objective=recorded", "estimator.off_policy=true"])

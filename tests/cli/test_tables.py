@@ -29,12 +29,13 @@ def test_checks_that_do_not_apply_are_counted_apart(findings, words):
     assert line.startswith(f"step_4: {words}")
 
 
-def test_a_note_of_an_evaluation_names_the_numbers_that_it_limits():
+def test_an_evaluation_begins_with_its_sentence_and_names_what_a_note_limits():
     limited = Estimate(1.0, 0.1, 0.8, 1.2, 6, "", "", warnings=("Few prompts.",))
     free = Estimate(1.0, 0.1, 0.8, 1.2, 6, "", "")
     metrics = {"pass_at_1": free, "response_length": limited, "entropy_per_token": limited}
     row = EvaluatedRow("sampled", 6, 1, metrics, RewardCounts((0.0, 1.0), (1,)))
     of = {"schema": "made up", "checkpoint": "a", "path": "a", "step": 1, "dataset": "x"}
     more = {"split": "test", "temperature": 1.0, "max_new_tokens": 8, "rows": (row, row)}
-    notes = list(printed_evaluation([EvaluationResult(**of, **more)]))[1:]
+    sentence, _, *notes = printed_evaluation([EvaluationResult(**of, **more)])
     assert notes == ["  note  response_length, entropy_per_token: Few prompts."]
+    assert sentence.text.startswith("From a to a, pass@1 went from 1 ")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from isentrope.commands.command import Changeable, Command, Conclusion
+from isentrope.commands.command import Changeable, Command, Conclusion, command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,17 @@ class CheckCommand(Checked, Changeable):
         yield from printed_findings(outcome, details=self.details)
         if not self.failures(outcome):
             yield Conclusion("The step is the one taken." if self.replay else "Can be measured.")
+            yield Conclusion(f"Next: {self._next_command()}")
+
+    def _next_command(self) -> str:
+        """The measurement of what was checked; a folder says nothing of the prompts."""
+        options = [word for setting in self.settings or () for word in ("--set", setting)]
+        if self.folder is not None:
+            options += ["--out", self.folder]
+        if not Path(self.config).is_dir():
+            return command_line("measure", self.config, *options)
+        line = command_line("measure", "CONFIG", "--checkpoints", self.config, *options)
+        return f"{line}, where CONFIG names prompts and rewards (docs/own_checkpoint.md)"
 
     def failures(self, outcome: Any) -> list[str]:
         """How many checks failed."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Conclusion, NewRun
+from isentrope.commands.command import Changeable, Command, Conclusion, NewRun, command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,5 +50,14 @@ class TrainCommand(NewRun, Start, Changeable):
         return load_config(self.config, self.overrides, TrainConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
-        """Where the run is."""
+        """What its log says from the first step to the last, where the run is, and what is next."""
+        from isentrope.reports.evaluations import read_log
+        from isentrope.results.answers.training import training_sentence
+        from isentrope.training.run_files import RunFiles
+
+        log = RunFiles(outcome).metrics
+        if log.is_file():
+            steps, _ = read_log(log)
+            yield from training_sentence(steps)
         yield Conclusion(f"Wrote {outcome}")
+        yield f"Next: {command_line('report', outcome)}"

@@ -11,6 +11,7 @@ from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
 from isentrope.results.answers.blocks import Printed, Table
+from isentrope.results.answers.evaluate import evaluation_sentence
 from isentrope.run.evaluation_folder import EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
 
@@ -75,7 +76,15 @@ _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
 
 
 def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
-    """The table of an evaluation, and what limits its numbers."""
+    """What went from what to what, the table of an evaluation, and what limits its numbers."""
+    sampled = [
+        (result.checkpoint, row.metrics)
+        for result in results
+        for row in result.rows
+        if row.decoding == "sampled" and row.group is None
+    ]
+    if sampled:
+        yield from evaluation_sentence(sampled)
     yield evaluation_table(results)
     limited: dict[str, dict[str, None]] = {}  # by sentence, the names of what it limits, in order
     for row in (row for result in results for row in result.rows):
