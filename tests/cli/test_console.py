@@ -35,6 +35,12 @@ def test_the_name_of_a_folder_is_escaped(tmp_path):
     assert r"x\x1b[2Jy" in done.output
 
 
+@pytest.mark.parametrize("text", [":heart:", "[/b]", "[red]"])
+def test_a_text_is_printed_as_it_is_and_not_as_markup_or_a_picture(text, capsys):
+    show(out, [text, Table(text, [text], [Column("text", str)])])
+    assert capsys.readouterr().out.count(text) == 3
+
+
 def printed(room, capsys, width=80):
     """A verb's results on a screen of so many lines: rows, a long line, notes and conclusions."""
     with out.first_screen(room):

@@ -118,7 +118,12 @@ def test_of_a_run_its_contents_are_shown_and_what_to_do_next(measured, tmp_path)
 
 
 def test_a_wrong_folder_is_refused_in_one_sentence_that_says_what_to_give(measured, tmp_path):
-    for place in (tmp_path, tmp_path / "nothing", measured[0] / "config.yaml"):
+    checkpoint = tmp_path / "states" / "step_4"
+    (checkpoint / "next_update").mkdir(parents=True)
+    for folder in (checkpoint, checkpoint / "next_update"):
+        (folder / "manifest.json").write_text("{}")
+    folders = (tmp_path, tmp_path / "nothing", checkpoint.parent, checkpoint)
+    for place in (*folders, measured[0] / "config.yaml"):
         done = call("show", place, status=1)
         assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
         assert str(place) in done.stderr

@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -82,6 +83,25 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     assert type(again) is type(loaded)
     assert again.to_dict() == loaded.to_dict()
     assert list(again.tables) == list(loaded.tables)
+
+
+@pytest.mark.parametrize("verb", MEASURING)
+def test_a_prompt_shows_the_first_sentence_and_a_notebook_all_and_a_table(folders, verb):
+    result = Result.load(folders[verb])
+    first, *_ = sentences = result.sentences()
+    assert repr(result) == f"<{type(result).__name__} of step_4: {first.text}>"
+    page = result._repr_html_()
+    assert (page.count("<p>"), page.count("<table>")) == (len(sentences), 1)
+
+
+def test_texts_of_responses_command_neither_a_notebook_nor_a_terminal(folders):
+    result = Result.load(folders["influence"])
+    tokens = result.tables["tokens"].assign(text="<b>&\x1b\u202e")
+    hostile = replace(result, tables={**result.tables, "tokens": tokens})
+    page = hostile._repr_html_()
+    assert "&lt;b&gt;&amp;" in page
+    assert "<b>" not in page
+    assert not {"\x1b", "\u202e"} & {*page, *repr(hostile)}
 
 
 @pytest.mark.parametrize("reader", ["load_result", "Result.load"])

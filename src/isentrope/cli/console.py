@@ -121,9 +121,9 @@ class Results(_Console):
         self.written = folder or self.written
 
 
-out = Results(width=_width(sys.stdout))
+out = Results(width=_width(sys.stdout), emoji=False)
 """Results."""
-err = _Console(stderr=True, width=_width(sys.stderr))
+err = _Console(stderr=True, width=_width(sys.stderr), emoji=False)
 """Progress, notes and errors."""
 
 
@@ -156,7 +156,7 @@ def show(console: Console, blocks: Iterable[Any]) -> None:
 def print_table(console: Console, table: Table) -> None:
     """Print a table with as many columns as there is room for."""
     kept = fitting(console, table)
-    console.print(_rich(table, kept, table.title))
+    console.print(_rich(table, kept, escape(table.title)))
     omitted = [column.title for column in table.columns if column not in kept]
     if omitted:
         say(f"  not shown    {', '.join(omitted)}: a wider terminal has room for them", console)

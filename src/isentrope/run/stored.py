@@ -61,7 +61,8 @@ def read_stored(folder: Path) -> Stored:
     for place in (folder / "measurements", folder):
         if measured := measured_folders(place):
             return Stored(folder, results=sorted(map(load_result, measured), key=_place))
-    return Stored(folder, evaluated=finished(folder))
+    is_evaluation = any(folder.glob(f"*/{METRICS}"))  # checkpoints have manifests too
+    return Stored(folder, evaluated=finished(folder) if is_evaluation else [])
 
 
 def measured_folders(place: Path) -> list[Path]:
