@@ -1,5 +1,6 @@
 """Names and texts of other people cannot command the terminal."""
 
+import json
 import math
 from io import StringIO
 
@@ -39,6 +40,12 @@ def test_the_name_of_a_folder_is_escaped(tmp_path):
 def test_a_text_is_printed_as_it_is_and_not_as_markup_or_a_picture(text, capsys):
     show(out, [text, Table(text, [text], [Column("text", str)])])
     assert capsys.readouterr().out.count(text) == 3
+
+
+def test_a_document_is_json_whatever_is_in_it(capsys):
+    content = {"text": HOSTILE + "\x7f:heart:" + "x" * 200, "numbers": [1.5, None]}
+    out.write_document(content | {"unknown": math.nan})
+    assert json.loads(capsys.readouterr().out) == content | {"unknown": None}
 
 
 def printed(room, capsys, width=80):

@@ -17,7 +17,7 @@ def test_report_says_its_verdict_what_is_missing_and_where_it_wrote(tmp_path):
     said = call(run)
     assert said.exit_code == 0
     words = " ".join(said.output.split())
-    assert "- One step at the training rate η = 0.001 from step_8 lowers entropy" in words
+    assert "- One step from step_8 at the training rate η = 0.001 lowers entropy" in words
     assert "- There are no noise scales: run isentrope noise." in words
     assert (tmp_path / "run" / "report.html").exists()
 

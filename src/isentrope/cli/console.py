@@ -28,6 +28,7 @@ from rich.table import Table as RichTable
 from isentrope.commands.command import Conclusion
 from isentrope.nouns.columns import Column
 from isentrope.results.answers.blocks import Sentence, Table
+from isentrope.system.formatting import finite
 
 UNKNOWN_WIDTH = 120
 """Columns of a file or a pipe, which has room for most tables."""
@@ -103,8 +104,8 @@ class Results(_Console):
         self.file.flush()
 
     def write_document(self, content: Any) -> None:
-        """Write JSON as it is, since a console counts lines and changes characters."""
-        self.file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        """Write JSON as it is, since a console counts lines; null for NaN and infinity."""
+        self.file.write(json.dumps(finite(content), indent=1, allow_nan=False) + "\n")
         self.file.flush()
 
     def conclude(self, line: str, folder: Path | None = None) -> None:
