@@ -47,6 +47,7 @@ MISTAKES = {
     "a checkpoint": ["kernel", "CONFIG"],
     "a folder": ["check", "nothing"],
     "a run": ["report", "nothing"],
+    "a stored result": ["show", "nothing"],
     "a kind": ["evaluate", "CONFIG"],
     "no beginning": ["train"],
 }

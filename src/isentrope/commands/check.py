@@ -71,6 +71,8 @@ class CheckCommand(Checked, Changeable):
         options = [word for setting in self.settings or () for word in ("--set", setting)]
         if self.folder is not None:
             options += ["--out", self.folder]
+        if self.no_verify:
+            options.append("--no-verify")
         if not Path(self.config).is_dir():
             return command_line("measure", self.config, *options)
         line = command_line("measure", "CONFIG", "--checkpoints", self.config, *options)
