@@ -19,7 +19,7 @@ def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
         In the order given, patterns and folders of checkpoints in natural order.
 
     Raises:
-        FileNotFoundError: If nothing matches, or a folder is no checkpoint.
+        FileNotFoundError: If nothing matches, or a folder is not a checkpoint.
     """
     if isinstance(entries, str):
         entries = [entries]
