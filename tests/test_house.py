@@ -28,7 +28,7 @@ RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
 FILLERS = 3.3
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
-TUPLES = 150
+TUPLES = 75
 """Assignments of several values at once."""
 PRODUCTS = 1
 """Products with a comparison."""

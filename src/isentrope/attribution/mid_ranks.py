@@ -90,7 +90,8 @@ class WeightedRanks:
         Args:
             values: (n,) float64.
         """
-        self.order, self.group = np.argsort(values, kind="stable"), tied(values)
+        self.order = np.argsort(values, kind="stable")
+        self.group = tied(values)
         self.ends = np.flatnonzero(np.diff(self.group[self.order], append=-1))
 
     def under(self, weights: Array, counts: Iterable[float] = ()) -> tuple[Array, list[Array]]:

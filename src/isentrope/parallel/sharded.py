@@ -100,7 +100,8 @@ def whole(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     part = local_part(tensor)
-    mesh, shape = tensor.device_mesh, tensor.shape
+    mesh = tensor.device_mesh
+    shape = tensor.shape
     rows = -(-shape[0] // mesh.size())
     padded = part.new_zeros(rows, *shape[1:])
     padded[: len(part)] = part

@@ -77,7 +77,8 @@ def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
     Returns:
         One per group.
     """
-    in_rows, in_columns = set(pairs.rows.tolist()), set(pairs.columns.tolist())
+    in_rows = set(pairs.rows.tolist())
+    in_columns = set(pairs.columns.tolist())
     kinds: dict[DeletedSide, set[int]] = {
         "rows": in_rows - in_columns,
         "columns": in_columns - in_rows,
@@ -103,14 +104,16 @@ def over_deletions(statistic: Tensor, removed: Sequence[Deletion], unit: str) ->
         The estimate; no interval where a side has one prompt only. Degrees of freedom are those
         of the kind with the largest part of the error, fewer where another kind has fewer groups.
     """
-    parts, counts = [], []
+    parts = []
+    counts = []
     for kind in dict.fromkeys(d.kind for d in removed):
         of_kind = statistic[1:][torch.tensor([d.kind == kind for d in removed])]
         counts.append(len(of_kind))
         around_mean = of_kind - of_kind.mean()
         variance = (1 - 1 / len(of_kind)) * float(around_mean.square().sum())
         parts.append((variance, freedom_of_groups(around_mean)))
-    n, variance = min(counts), sum(v for v, _ in parts)
+    n = min(counts)
+    variance = sum(v for v, _ in parts)
     return Estimate.from_standard_error(
         float(statistic[0]),
         variance**0.5 if n > 1 else float("nan"),
@@ -154,12 +157,14 @@ def singular_spectrum(
     Returns:
         The spectrum.
     """
-    removed, values = deletions(pairs), torch.linalg.svdvals(matrix)
+    removed = deletions(pairs)
+    values = torch.linalg.svdvals(matrix)
     top = [k for k in LEADING_SHARES if k <= len(values)]
     blocks = (matrix[d.rows][:, d.columns] for d in removed)
     statistics = [_of(x, top) for x in (values, *map(torch.linalg.svdvals, blocks))]
     rank, *shares = torch.tensor(statistics, dtype=torch.float64).T  # (1 + P,) each
-    fitted, null = fitted_dimension(matrix, pairs, diagonals), None
+    fitted = fitted_dimension(matrix, pairs, diagonals)
+    null = None
     if math.isfinite(fitted.value):
         rng = np.random.default_rng(seed)
         null = simulated_null(diagonals, values, fitted.value, NULL_DRAWS, rng)
@@ -206,7 +211,8 @@ def block_truncations(
 
     def influences(rows: Tensor, columns: Tensor, vectors: Tensor) -> Tensor:
         """(rows, m) δH_j of every truncation of what is left, by its right singular vectors."""
-        S, block = logprobs[rows], matrix[rows][:, columns]
+        S = logprobs[rows]
+        block = matrix[rows][:, columns]
         e = -(S - S.mean()) / len(S)
         full = e @ block
         along = (full @ vectors)[:, None] * vectors.T  # (r, m)

@@ -78,7 +78,8 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     Returns:
         The clusters.
     """
-    diagonal, prompts = kernel.diagonal, kernel.pairs.rows
+    diagonal = kernel.diagonal
+    prompts = kernel.pairs.rows
     defined = (diagonal > 0).nonzero().flatten()
     apart = (
         (1 - cosines(kernel.matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
@@ -90,7 +91,9 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     order = defined[torch.from_numpy(leaves).long()]
     labels = torch.full((len(kernel),), -1)
     labels[order] = torch.from_numpy(codes)
-    zero, members, draws = (diagonal <= 0).nonzero().flatten(), labels[defined], prompts[defined]
+    zero = (diagonal <= 0).nonzero().flatten()
+    members = labels[defined]
+    draws = prompts[defined]
     kept = [torch.ones_like(draws, dtype=torch.bool), *(draws != p for p in draws.unique())]
     indices = [adjusted_rand_index(members[k], draws[k]) for k in kept]
     agreement = torch.tensor(indices, dtype=torch.float64)

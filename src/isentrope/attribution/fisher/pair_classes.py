@@ -68,7 +68,8 @@ def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor)
     Returns:
         δH₁ in nats per sequence and unit η, with an error over E's prompts.
     """
-    S, y = logprobs, matrix @ x
+    S = logprobs
+    y = matrix @ x
     units = Units.of(row_prompt)
     n, of_s, of_y, of_sy = (_left(v, units) for v in (torch.ones_like(S), S, y, S * y))
     forms = -(of_sy - of_s * of_y / n) / n
@@ -91,7 +92,8 @@ def pair_classes(
     Returns:
         "own", "same_prompt" and "other_prompt", those that have a pair.
     """
-    S, kx = logprobs, matrix * x * len(x)
+    S = logprobs
+    kx = matrix * x * len(x)
     masks = {
         "own": same_response & pairs.same,
         "same_prompt": pairs.same & ~same_response,

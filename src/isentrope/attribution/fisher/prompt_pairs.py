@@ -37,8 +37,10 @@ class PromptPairs:
             column_prompt: (m,) int64 prompt of each column.
         """
         units = Units.of(torch.cat([row_prompt, column_prompt]))
-        self.n_prompts, n = units.count, len(row_prompt)
-        self.rows, self.columns = units.place[:n], units.place[n:]
+        self.n_prompts = units.count
+        n = len(row_prompt)
+        self.rows = units.place[:n]
+        self.columns = units.place[n:]
         self.same = self.rows[:, None] == self.columns[None]  # (n, m)
 
     def _touching(self, values: Tensor) -> Tensor:

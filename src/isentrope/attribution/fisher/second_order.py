@@ -83,8 +83,10 @@ def supervised_loss_change(
     v = weighted_gradient(policy, U, score_sums(U).logprob_weights / len(U))  # −∂L_U
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
     slope = kernel.mean(1)  # (n_E,) ∂_vS of each sequence of E
-    squared, curved = slope.square() / 2, -(second + slope.square()) / 2
-    first, second_unit = f"{LOSS_UNIT} per η", f"{LOSS_UNIT} per η²"
+    squared = slope.square() / 2
+    curved = -(second + slope.square()) / 2
+    first = f"{LOSS_UNIT} per η"
+    second_unit = f"{LOSS_UNIT} per η²"
     numbers = {  # (n_E,) each
         "loss": (-s, LOSS_UNIT),
         "first_order": (-slope, first),

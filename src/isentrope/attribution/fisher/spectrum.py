@@ -88,8 +88,10 @@ def wishart_null(name: str, eigenvalues: Tensor, dimension: float) -> Null:
     Returns:
         The null.
     """
-    n, mean = len(eigenvalues), float(eigenvalues.mean())
-    rank, root = (n * dimension + 2) / (n + dimension + 1), math.sqrt(n / dimension)
+    n = len(eigenvalues)
+    mean = float(eigenvalues.mean())
+    rank = (n * dimension + 2) / (n + dimension + 1)
+    root = math.sqrt(n / dimension)
     edges = mean * (1 - root) ** 2, mean * (1 + root) ** 2
     return Null(name, dimension, *edges, rank, None)
 
@@ -114,8 +116,10 @@ def simulated_null(
     Returns:
         The null; of a block its effective rank is (Σσ)²/Σσ².
     """
-    norms, n = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy(), len(diagonals[0])
-    every, block = len(norms), len(diagonals) > 1
+    norms = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy()
+    n = len(diagonals[0])
+    every = len(norms)
+    block = len(diagonals) > 1
     drawn: list[np.ndarray] = []
     for _ in range(draws):
         # Where d ≥ n, turned into the first n axes (Bartlett): row i has i − 1 normal coordinates
@@ -131,7 +135,8 @@ def simulated_null(
     sizes = np.stack(drawn)  # (draws, count)
     rank = float((sizes.sum(1) ** 2 / (sizes**2).sum(1)).mean())
     last = min(sizes.shape[1], round(dimension)) - 1
-    lower, upper = float(sizes[:, last].min()), float(sizes[:, 0].max())
+    lower = float(sizes[:, last].min())
+    upper = float(sizes[:, 0].max())
     return Null("observed norms", dimension, lower, upper, rank, int((values > upper).sum()))
 
 
@@ -188,7 +193,8 @@ def norm_outliers(diagonal: Tensor, threshold: float = 3.5) -> list[int]:
     Returns:
         Positions, the farthest first; zero rows come first of all.
     """
-    zero, logs = diagonal <= 0, diagonal.clamp_min(0).log()
+    zero = diagonal <= 0
+    logs = diagonal.clamp_min(0).log()
     centre = logs[~zero].quantile(0.5)
     scale = 1.4826 * (logs[~zero] - centre).abs().quantile(0.5)
     distance = (logs - centre).abs() / scale.clamp_min(1e-6)  # equal norms differ by rounding
@@ -219,13 +225,15 @@ def kernel_spectrum(
     Raises:
         ValueError: If the kernel is zero.
     """
-    diagonal, pairs = kernel.diagonal, kernel.pairs
+    diagonal = kernel.diagonal
+    pairs = kernel.pairs
     if not float(diagonal.max()) > 0:
         raise ValueError(
             "The kernel is zero: no sequence has a score vector, so there is no spectrum."
         )
     values, vectors = torch.linalg.eigh(kernel.matrix)
-    values, vectors = values.flip(0), vectors.flip(1)
+    values = values.flip(0)
+    vectors = vectors.flip(1)
     top = [k for k in top if k <= len(kernel)]
     largest = max(top, default=1)
     fitted = fitted_dimension(kernel.matrix, pairs, (diagonal, diagonal))
@@ -236,7 +244,8 @@ def kernel_spectrum(
         nulls.append(wishart_null("fitted dimension", values, fitted.value))
         rng = np.random.default_rng(seed)
         nulls.append(simulated_null((diagonal,), values, fitted.value, draws, rng))
-    start, by_deletion = vectors[:, : oversample(largest)], list[Tensor]()
+    start = vectors[:, : oversample(largest)]
+    by_deletion = list[Tensor]()
     for kept, rest in kernel.deletions():
         leading = ritz_pairs(rest.matrix, start[kept])[0].cumsum(0) / rest.matrix.trace()
         by_deletion.append(leading[[min(k, len(leading)) - 1 for k in top]])

@@ -72,7 +72,8 @@ class SquareKernel:
         matrix = torch.as_tensor(matrix, dtype=torch.float64)
         prompts = torch.arange(len(matrix)) if prompt_index is None else prompt_index
         require_finite_kernel(matrix)
-        off, size = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
+        off = float((matrix - matrix.T).abs().max())
+        size = float(matrix.abs().max())
         if off > rounding * size:
             raise ValueError(
                 "The kernel is not symmetric: entries differ from their mirror images by up to "
@@ -105,7 +106,8 @@ class SquareKernel:
     @cached_property
     def masks(self) -> dict[str, Tensor]:
         """(n, n) bool, the entries of "diagonal", "same_prompt" and "cross_prompt"."""
-        same, diagonal = self.pairs.same, torch.eye(len(self), dtype=torch.bool)
+        same = self.pairs.same
+        diagonal = torch.eye(len(self), dtype=torch.bool)
         return {"diagonal": diagonal, "same_prompt": same & ~diagonal, "cross_prompt": ~same}
 
     def means(self, values: Tensor) -> dict[str, Tensor]:
@@ -171,14 +173,17 @@ def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | 
         "same_prompt", "constant", "low_rank" and "rest", which sum to one. The interval of
         "low_rank" is slightly short: it covered 91 to 92 % in simulated batches of 24 prompts.
     """
-    matrix, pairs, masks = kernel.matrix, kernel.pairs, kernel.masks
+    matrix = kernel.matrix
+    pairs = kernel.pairs
+    masks = kernel.masks
     means = kernel.means(matrix)
     c = means["cross_prompt"]
     above = {name: pairs.estimate(mean - c, masks[name] | masks["cross_prompt"], KERNEL_UNIT)
              for name, mean in means.items() if name != "cross_prompt"}  # fmt: skip
     values, vectors = torch.linalg.eigh(matrix - kernel.fit())
     order = values.abs().argsort(descending=True)
-    leading, start = values[order][:rank], vectors[:, order][:, : oversample(rank)]
+    leading = values[order][:rank]
+    start = vectors[:, order][:, : oversample(rank)]
     _, square = kernel.norms()
     names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
     parts = {

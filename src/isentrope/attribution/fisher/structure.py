@@ -172,7 +172,8 @@ def _structure(
         quantities = statistics[name] = {}
         if not bool(mask.any()):
             continue
-        mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
+        mean = pairs.means(matrix, mask)
+        square = pairs.means(matrix.square(), mask)
         quantities["mean"] = mean, mask
         quantities["spread"] = (square - mean.square()).clamp_min(0).sqrt(), mask
         if bool((with_cosine := mask & cosine.isfinite()).any()):
@@ -183,7 +184,8 @@ def _structure(
             )
         estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in quantities.items()}
         relations[name] = Relation(int(mask.sum()), **estimates)
-    same, cross = statistics["same_prompt"], statistics["cross_prompt"]
+    same = statistics["same_prompt"]
+    cross = statistics["cross_prompt"]
     differences = {
         q: pairs.estimate(same[q][0] - cross[q][0], same[q][1] | cross[q][1], unit)
         for q, unit in _OF_DIFFERENCES.items()

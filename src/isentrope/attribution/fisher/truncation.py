@@ -100,11 +100,14 @@ def truncations(
     leading_counts = [count for count in leading_counts if count <= len(kernel)]
     e = (logprobs.mean() - logprobs) / len(kernel)
     values, vectors = torch.linalg.eigh(kernel.matrix)
-    values, start = values.flip(0), vectors.flip(1)[:, : oversample(max(leading_counts, default=0))]
+    values = values.flip(0)
+    start = vectors.flip(1)[:, : oversample(max(leading_counts, default=0))]
 
     def influences(kernel: SquareKernel, e: Tensor, x: Tensor, *pairs: Tensor) -> Tensor:
         """(m, n) influences x_j Σ_{i≠j} e_i M_ij n/(n − 1), one row per truncation M."""
-        matrix, n, (values, vectors) = kernel.matrix, len(x), pairs
+        matrix = kernel.matrix
+        n = len(x)
+        (values, vectors) = pairs
         leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in leading_counts]
         truncated = [matrix * kernel.pairs.same, kernel.fit(), *leading, matrix]
         rows = [n / (n - 1) * ((e @ m) * x - e * m.diagonal() * x) for m in truncated]

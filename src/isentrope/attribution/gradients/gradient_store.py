@@ -66,7 +66,8 @@ class GradientStore:
             rows: (b,) rows; one may come twice.
             gradients: (b, *shape).
         """
-        held, new = self._rows[name], gradients.flatten(1)
+        held = self._rows[name]
+        new = gradients.flatten(1)
         rows = rows.to(held.device)
         if held.dtype == new.dtype:
             held.index_add_(0, rows, new.to(held.device))

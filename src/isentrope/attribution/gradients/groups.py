@@ -155,7 +155,8 @@ def gradients_by_group(
     held = [HeldVectors(policy.theta, groups, where) for _ in samples]
     for g in range(groups):
         sequences = (group == g).nonzero()[:, 0]  # (n_g,)
-        some, t = batch.select(sequences), int(batch.lengths[sequences].max())
+        some = batch.select(sequences)
+        t = int(batch.lengths[sequences].max())
         cut = [(a[sequences, :t], None if b is None else b[sequences, :t]) for a, b in sums]
         with derivative_of_scores(policy.model):
             gradients = weighted_gradients(policy, some, cut)

@@ -142,7 +142,8 @@ class SequenceGradients:
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor) -> None:
             if alone is None:
-                x, g = by_sequence(x, batch), by_sequence(g, batch)
+                x = by_sequence(x, batch)
+                g = by_sequence(g, batch)
             columns = rows if alone is None else alone, x, g
             for parameter, name in layer.names.items():
                 visited.add(name)
@@ -154,7 +155,8 @@ class SequenceGradients:
         a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
         b = token_sum.entropy_weights
         b = None if b is None else batch.pack(b.to(batch.rows.device))
-        policy, head = self.policy, self.policy.head
+        policy = self.policy
+        head = self.policy.head
         with (
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
@@ -167,7 +169,8 @@ class SequenceGradients:
             else:
                 cotangent = torch.empty_like(hidden)
                 for i, row in enumerate(rows.split(1)):
-                    alone, at = row, batch.rows == i
+                    alone = row
+                    at = batch.rows == i
                     arguments = batch.targets[at], a[at], None if b is None else b[at]
                     read = hidden[at].detach()[None].requires_grad_()
                     logits = head(read)
@@ -188,8 +191,10 @@ class SequenceGradients:
         Raises:
             ValueError: If two of them differ.
         """
-        policy, few = self.policy, first_tokens(token_sum)
-        with_entropies, hooks = few.entropy_weights is not None, self._layers is not None
+        policy = self.policy
+        few = first_tokens(token_sum)
+        with_entropies = few.entropy_weights is not None
+        hooks = self._layers is not None
         kind = (policy.precision, policy.names, with_entropies, few.of_training, hooks)
         proven = _PROVEN.setdefault(policy, set())
         if kind in proven:

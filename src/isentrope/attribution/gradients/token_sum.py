@@ -49,7 +49,8 @@ class TokenSum:
 
     def times(self, factors: Tensor) -> TokenSum:
         """The functions of the sequences times (n,) numbers."""
-        a, b = self.logprob_weights, self.entropy_weights
+        a = self.logprob_weights
+        b = self.entropy_weights
         scaled = None if b is None else factors[:, None] * b
         return replace(self, logprob_weights=factors[:, None] * a, entropy_weights=scaled)
 

@@ -153,7 +153,8 @@ class Influence:
         if of not in ("sequences", "tokens"):
             raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
         columns = self._of_tokens(tokenizer) if of == "tokens" else self._of_sequences()
-        text, mask = columns.pop("text"), self.U.mask
+        text = columns.pop("text")
+        mask = self.U.mask
         for name, part in {"delta_h": self.entropy, "delta_j": self.reward}.items():
             if part is not None:
                 table = part.by_group if of == "sequences" else part.by_group_and_token
@@ -164,7 +165,8 @@ class Influence:
         return pd.DataFrame(columns | {"text": text})
 
     def _of_sequences(self) -> dict[str, Any]:
-        U, scores = self.U, self.scores
+        U = self.U
+        scores = self.scores
         columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
         if scores is not None:
             columns["S"] = scores.logprobs.sum(1).numpy()
@@ -172,11 +174,14 @@ class Influence:
         return columns | {"text": U.response_texts}
 
     def _of_tokens(self, tokenizer: Any) -> dict[str, Any]:
-        U, scores = self.U, self.scores
+        U = self.U
+        scores = self.scores
         if scores is None:
             raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-        token, mask = columns_of_tokens(U, tokenizer), scores.mask
-        sequence, d = torch.tensor(token["sequence"]), self.entropy_coefficients
+        token = columns_of_tokens(U, tokenizer)
+        mask = scores.mask
+        sequence = torch.tensor(token["sequence"])
+        d = self.entropy_coefficients
 
         def of_sequence(column: Tensor | None) -> Any:
             return None if column is None else column[sequence].numpy()
@@ -199,7 +204,9 @@ class Influence:
 
 def columns_of_responses(U: Rollouts) -> dict[str, Any]:
     """What is known of each response: prompt, key, group, length, reward and advantage."""
-    unknown, rewards, advantages = [None] * len(U), U.rewards, U.advantages
+    unknown = [None] * len(U)
+    rewards = U.rewards
+    advantages = U.advantages
     return {
         "prompt": U.prompt_index.tolist(),
         "key": U.prompt_keys or unknown,

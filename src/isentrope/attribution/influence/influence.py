@@ -35,8 +35,11 @@ from isentrope.policy.language_model import Policy
 from isentrope.system.progress import ProgressCallback, silent
 from isentrope.update.step import Step
 
-TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
-"""Default groups of prompts; each costs a forward pass for tokens, none for sequences."""
+TOKEN_GROUPS = 8
+"""Default groups of prompts where tokens are attributed: each costs a forward pass."""
+
+SEQUENCE_GROUPS = 32
+"""Default groups of prompts where sequences alone are: they cost no pass."""
 
 MAX_GROUP_BYTES = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
@@ -86,17 +89,18 @@ def influence(
     quantities = list(_gradients(policy, E, reward, step, groups, options, progress))
     progress(len(quantities), len(quantities) + 1, "tokens of U" if tokens else "sequences of U")
     u = [q.preconditioned(step.preconditioner) for q in quantities]  # P g, lazily
-    sums, scores, by_token = step_functions(U, step), None, None
+    sums = step_functions(U, step)
+    scores = by_token = None
     if tokens:
         scores, by_token = on_tokens(policy, U, step, chain(*u))  # (quantities · G, n, t)
         by_sequence = by_token.sum(2)
     elif one_batch:
         other = U.prompt_index[:, None] != U.prompt_index  # pairs of other prompt draws
         weights = other.double() * len(U) / other.sum(0)
-        of_E, units = (U, quantities[0].sample), Units(quantities[0].group, groups)
-        by_sequence = pairs_by_unit(
-            policy, of_E, sums, step, units, weights[None], options.gradients
-        )[0]
+        of_U = (U, quantities[0].sample)
+        units = Units(quantities[0].group, groups)
+        gradients = options.gradients
+        by_sequence = pairs_by_unit(policy, of_U, sums, step, units, weights[None], gradients)[0]
         if reward is not None:
             rows = on_sums(policy, sums, u[1], options.gradients)
             by_sequence = torch.cat((by_sequence, rows))
@@ -191,7 +195,8 @@ def _gradients(
     progress: ProgressCallback,
 ) -> Iterator[GradientGroups]:
     """The gradient of the entropy of E, then that of the expected reward where it is given."""
-    where, of_E = options.gradients.storage.where, reward is E
+    where = options.gradients.storage.where
+    of_E = reward is E
     passes = 2 + (reward is not None and not of_E)
     progress(0, passes, "gradient of the entropy" + " and of the reward" * of_E)
     sample = score_batch(policy, E, options)

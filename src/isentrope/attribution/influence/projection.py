@@ -59,11 +59,13 @@ def on_tokens(
 ) -> tuple[Scores, Tensor]:
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t); and the scores."""
     projections: list[Tensor] = []
-    scores, left = None, iter(directions)
+    scores = None
+    left = iter(directions)
     for first in left:
         some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
-            c, d = step.token_weights, step.entropy_weights
+            c = step.token_weights
+            d = step.entropy_weights
             scores, *slopes = score_jvp(policy, U, some, entropies=d is not None)
             for slope in slopes:
                 moved = c * slope.logprobs
@@ -184,13 +186,15 @@ def influence_shares(
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = score_batch(policy, E, options)
-    units, weights = Units.of(E.prompt_index), torch.stack(list(masks.values())).double()
+    units = Units.of(E.prompt_index)
+    weights = torch.stack(list(masks.values())).double()
     update = step_functions(U, step)
     table = pairs_by_unit(
         policy, (E, sample), update, step, units, weights, options.gradients
     )  # (relations, P, n_U)
     tables = dict(zip([*masks, "gradient"], (*table, table.sum(0)), strict=True))
-    share, sums = units.sizes / len(E), {name: x.sum(1) for name, x in tables.items()}
+    share = units.sizes / len(E)
+    sums = {name: x.sum(1) for name, x in tables.items()}
     totals = {
         name: Estimate.from_influences(
             float(x.sum()),

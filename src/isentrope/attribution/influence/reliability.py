@@ -74,7 +74,8 @@ def rank_correlation(by_group: Tensor, prompts: int) -> Estimate:
         f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} prompts."
     )
     warnings = (few,) if prompts < MIN_PROMPTS and r == r else ()
-    nan, method = math.nan, "split halves of E"
+    nan = math.nan
+    method = "split halves of E"
     return Estimate(value, nan, nan, nan, prompts, RELIABILITY_UNIT, method, warnings=warnings)
 
 

@@ -120,7 +120,8 @@ def averaged_batches(groups: Sequence[Mapping[str, object]]) -> float | None:
     """
     betas = set()
     for group in groups:
-        pair, momentum = group.get("betas"), group.get("momentum", 0.0)
+        pair = group.get("betas")
+        momentum = group.get("momentum", 0.0)
         betas.add(pair[0] if isinstance(pair, (list, tuple)) and pair else momentum)
     beta = betas.pop() if len(betas) == 1 else None
     return (1 + beta) / (1 - beta) if isinstance(beta, (int, float)) and 0 <= beta < 1 else None

@@ -191,7 +191,8 @@ def noise_scale_of_gram(
     if not float(moments[0]) > 0:
         raise ValueError("All gradients are zero: there is no gradient, and no noise in it.")
     signal_noise = torch.tensor([[0.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-    value, spread = signal_noise @ moments, signal_noise @ covariance @ signal_noise.T
+    value = signal_noise @ moments
+    spread = signal_noise @ covariance @ signal_noise.T
     noises = gram.diagonal() - 2 * gram.mean(1) + gram.mean()
     if not float(value[1]) > 0:
         noises = torch.zeros_like(noises)  # rounding
@@ -239,9 +240,11 @@ def require_units(n: int, unit: str) -> None:
 
 def _moments(gram: Tensor) -> tuple[Tensor, Tensor]:
     """(A, D) and their (2, 2) covariance, the degenerate part of D counted once."""
-    n, diagonal = len(gram), gram.diagonal()
+    n = len(gram)
+    diagonal = gram.diagonal()
     rows = gram.sum(1) - diagonal
-    squares, pairs = diagonal.mean(), rows.sum() / (n * (n - 1))
+    squares = diagonal.mean()
+    pairs = rows.sum() / (n * (n - 1))
     alpha = (rows - rows.mean()) / (n - 2)
     beta = (gram - pairs - alpha[:, None] - alpha).fill_diagonal_(0)
     var_beta = beta.square().sum() / (n * (n - 3))

@@ -55,10 +55,13 @@ class ScoreColumn:
             values: (n,) float64.
             signed: Whether the sign has a meaning.
         """
-        self.values, self.signed = values, signed
-        self.sizes, self.signs = np.abs(values), signs(values)
+        self.values = values
+        self.signed = signed
+        self.sizes = np.abs(values)
+        self.signs = signs(values)
         self.squares = np.square(values - values.mean())
-        self._ascending, self._by_size = WeightedRanks(values), WeightedRanks(-self.sizes)
+        self._ascending = WeightedRanks(values)
+        self._by_size = WeightedRanks(-self.sizes)
 
     @classmethod
     def of(cls, name: str, values: Tensor, mask: Tensor, signed: bool = True) -> ScoreColumn:
@@ -123,7 +126,8 @@ def halves_of(
         ValueError: If they do not sum to it.
     """
     first, second = (ScoreColumn.of(f"half {k}", half, mask) for k, half in enumerate(halves))
-    weights, sums = np.ones(len(first.values)), first.values + second.values
+    weights = np.ones(len(first.values))
+    sums = first.values + second.values
     if not correlation(weights, sums, measured.values) > 1 - 1e-6:
         raise ValueError(
             "The halves do not sum to the measured influence: give the two halves of the very "
@@ -178,11 +182,14 @@ def agreement(
     Returns:
         Statistics by name; NaN where one is not defined.
     """
-    x, y = proxy.column, measured.column
-    squares, product = (x.squares, y.squares), x.signs * y.signs
+    x = proxy.column
+    y = measured.column
+    squares = (x.squares, y.squares)
+    product = x.signs * y.signs
     both = np.where(product != 0, weights, 0.0)
     agree = np.where(product > 0, weights, 0.0)
-    signed, sized = float(both.sum()) or math.nan, float(both @ y.sizes) or math.nan
+    signed = float(both.sum()) or math.nan
+    sized = float(both @ y.sizes) or math.nan
     table: dict[str, Statistic] = {
         "pearson": (correlation(weights, x.values, y.values), squares),
         "spearman": (correlation(weights, proxy.mid_ranks, measured.mid_ranks), ()),
@@ -219,9 +226,11 @@ def correlation(weights: Array, x: Array, y: Array) -> float:
         The correlation; NaN where one of the two does not vary.
     """
     total = weights.sum()
-    dx, dy = x - (weights @ x) / total, y - (weights @ y) / total
+    dx = x - (weights @ x) / total
+    dy = y - (weights @ y) / total
     wx = weights * dx
-    xx, yy = float(wx @ dx), float((weights * dy) @ dy)
+    xx = float(wx @ dx)
+    yy = float((weights * dy) @ dy)
     if xx <= 1e-24 * float((weights * x) @ x) or yy <= 1e-24 * float((weights * y) @ y):
         return math.nan
     return float(np.clip((wx @ dy) / math.sqrt(xx * yy), -1.0, 1.0))

@@ -157,7 +157,8 @@ def audit(
             of range, a name is reserved, no influence varies, or halves are not those of
             `measured`.
     """
-    mask, top = torch.as_tensor(mask, dtype=torch.bool), tuple(options.top)
+    mask = torch.as_tensor(mask, dtype=torch.bool)
+    top = tuple(options.top)
     if mask.ndim not in (1, 2) or not bool(mask.any()) or len(prompt_index) != len(mask):
         raise ValueError(
             "mask must be (n, t) or (n,) with a token in it and prompt_index (n,); got "
@@ -179,7 +180,8 @@ def audit(
     both = None if halves is None else halves_of(halves, mask, y)
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = _Sample(place.numpy(), y, int(place.max()) + 1, options.confidence)
-    rng, prompts = np.random.default_rng(options.seed), sample.prompts
+    rng = np.random.default_rng(options.seed)
+    prompts = sample.prompts
     copies = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=options.draws)
     drawn: list[dict[tuple[str, str], float]] = []
     for row in copies:
@@ -202,14 +204,17 @@ class _Sample:
     def estimate(self, name: str, statistic: Statistic, drawn: Array) -> Estimate:
         """Value, spread of the draws, and the interval on the scale where they spread evenly."""
         value, sets = statistic
-        spread, finite = self._spread(sets), drawn[np.isfinite(drawn)]
+        spread = self._spread(sets)
+        finite = drawn[np.isfinite(drawn)]
         trusted, warnings = self._caveats(name, value, spread)
         if math.isfinite(value) and len(finite) < len(drawn):
             lost = len(drawn) - len(finite)
             warnings = (*warnings, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
             trusted = trusted and lost < len(drawn) / 10
         enough = self.prompts > 1 and len(finite) > 1 and math.isfinite(value)
-        se, low, high = (float(finite.std(ddof=1)) if enough else math.nan), math.nan, math.nan
+        se = float(finite.std(ddof=1)) if enough else math.nan
+        low = math.nan
+        high = math.nan
         if enough and trusted:
             if name.startswith("negative_share"):
                 spread = min(spread, self._spread([np.maximum(-self.measured.values, 0.0)]))
@@ -219,7 +224,9 @@ class _Sample:
             middle = float(there(np.array(value)))
             low, high = (float(back(middle + side * half)) for side in (-1, 1))
         if se <= ROUNDING_SHARE:
-            low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
+            low = math.nan
+            high = math.nan
+            warnings = (*warnings, NO_SPREAD)
         unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
         return Estimate(value, se, low, high, self.prompts, unit, BOOTSTRAP, warnings=warnings)
 

@@ -183,7 +183,9 @@ def token_proxies(
     Returns:
         (n, t) float64 each, 0 where there is no token; those in `UNSIGNED` predict |δH_ik|.
     """
-    s, h, m = scores.logprobs, scores.entropies, scores.mask
+    s = scores.logprobs
+    h = scores.entropies
+    m = scores.mask
     by_token = advantages[:, None]
     discriminators = discriminator(s, h)  # (n, t) S*_ik
     exact = (
