@@ -71,6 +71,10 @@ def products_with_truth(tree):
                 yield node
 
 
+SENTENCE = {"a", "and", "are", "hold", "in", "is", "it", "needs", "not", "the", "to", "with"}
+"""Words that a sentence has, and a list of names has not."""
+
+
 def packed_names(tree):
     """Strings that are lists of four or more names."""
     strings = docstring_lines(tree)
@@ -85,7 +89,8 @@ def packed_names(tree):
         words = node.value.split()
         names = all(re.fullmatch(r"[a-z_][\w.?±:]*", word) for word in words)
         joined = any("_" in word or "±" in word or "?" in word for word in words)
-        if node.lineno not in strings and len(words) >= 4 and names and joined:
+        is_list = names and joined and SENTENCE.isdisjoint(words)
+        if node.lineno not in strings and len(words) >= 4 and is_list:
             yield node
 
 

@@ -123,6 +123,7 @@ SAMPLE = ast.parse(
 FIELDS = "first_name second_name third fourth"
 PLACE = "verbs.measure:find"
 LONG = "a sentence that is not a list of names"
+SENTENCE = "training.steps needs a number"
 MESSAGE = f"max_new_tokens must be below {PLACE}"
 def f(of, x):
     """one_two three four five"""

@@ -13,22 +13,20 @@ from isentrope.attribution.gradients.storage_plan import (
     StoragePlace,
 )
 from isentrope.config.stages import Refusals, Section
-from isentrope.config.values import (
+from isentrope.config.values import AnyValues, Name, NonEmpty, Pattern
+from isentrope.control.feedback import Gains, Target
+from isentrope.system.number_types import (
     Count,
-    Name,
-    NonEmpty,
     NoneOrMore,
     NotNegative,
-    Pattern,
+    OpenShare,
+    Part,
     Positive,
     Real,
-    Settings,
     Several,
-    Share,
     Times,
     Whole,
 )
-from isentrope.control.feedback import Gains, Target
 
 
 class ControlConfig(Section):
@@ -42,12 +40,13 @@ class ControlConfig(Section):
     """Target entropy; without one the strength is constant."""
     feedback: Gains = Field(default_factory=Gains)
     """Gains of the feedback from the distance to the target to the strength."""
-    options: Settings = Field(default={})
+    options: AnyValues = Field(default={})
     """Settings of the control."""
 
     def refusals(self) -> Refusals:
         """Settings of no control, and a target of one that cannot use it."""
-        control, targeted = self.build(), self.target.kind != "none"
+        control = self.build()
+        targeted = self.target.kind != "none"
         yield (
             control is None and (self.strength is not None or self.options or targeted),
             "name is none, and a strength, a target or options are given: name the control",
@@ -74,7 +73,7 @@ class TrialConfig(Section):
     """Controls to try; null: every one that acts while the batch is on-policy."""
     strengths: NonEmpty[Positive] | None = None
     """Multiples of each control's default strength; null: those that suit each."""
-    options: dict[str, Settings] = Field(default={})
+    options: dict[str, AnyValues] = Field(default={})
     """Settings of the controls, by name."""
     size: Annotated[Times, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
@@ -110,13 +109,13 @@ class AnalysisConfig(Section):
     """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
-    top: NonEmpty[Share] = Field(default=[0.0002, 0.02, 0.2])
+    top: NonEmpty[OpenShare] = Field(default=[0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
-    class_share: Share = 0.02
+    class_share: OpenShare = 0.02
     """Share of tokens that is unlikely in the table of classes."""
     draws: Annotated[Times, Field(ge=10)] = 200
     """Resamplings of prompts for the intervals of an audit."""
-    wanted_error: Share = 0.1
+    wanted_error: OpenShare = 0.1
     """Relative error for which variance says how many prompts E needs."""
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
@@ -138,7 +137,7 @@ class EntropiesConfig(Section):
     """Responses per forward pass of training; null: as training's arguments say."""
     top_k: Whole = 0
     """Entries that training's sampler left; 0 for all."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Part = 1.0
     """Mass that training's sampler left; 1 for all."""
     bfloat16: bool | None = None
     """Whether training ran in 16 bits; null: as training's arguments say, and false without."""

@@ -1,9 +1,9 @@
-"""What every checkpoint of a training run says of it, so that its step can be replayed.
+"""The control and the contract of a training run, from the whole of its configuration.
 
-The section `control` is compared with the rest of a run: what fits it, and what does nothing.
+The contract is what every checkpoint says of the run, so that its step can be replayed. The section
+`control` is compared with the rest of the run: what does not fit it, and what does nothing.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,10 +23,9 @@ from isentrope.control.run_control import RunControl
 from isentrope.control.trainer_fields import TrainerFields
 from isentrope.nouns.choices import RECORDED
 from isentrope.sampling.prompts import Prompt
+from isentrope.system.log import log
 from isentrope.system.processes import world_size
 from isentrope.update.objective import sequence_weights
-
-log = logging.getLogger("isentrope")
 
 
 def trainer_fields(config: TrainConfig) -> dict[str, Any]:
@@ -38,94 +37,107 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
     Raises:
         ConfigError: If the control does not fit the rest of the configuration.
     """
-    control, name, given = config.control.build(), config.control.name, config.trainer
+    control = config.control.build()
     if control is None:
         return {}
+    name = config.control.name
+    passed = config.trainer
     fields = control.fields() if isinstance(control, TrainerFields) else {}
     refused = dict.fromkeys(fields, "is set by the control's own options")
     refused |= {
-        field: f"acts on entropy too (control.name={same} is the control of that kind)"
-        for field, same in CONTROLS.items()
+        field: f"acts on entropy too (control.name={same_kind} is the control of that kind)"
+        for field, same_kind in CONTROLS.items()
     }
     if isinstance(control, TokenRule):
         refused |= {
             field: f"{words}, and the control gives every token a weight of its own"
             for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items()
-            if given.get(field) not in (None, *usual)
+            if passed.get(field) not in (None, *usual)
         }
-    if measures(config) and given.get("num_iterations", 1) > 1:
+    if draws_held_out(config) and passed.get("num_iterations", 1) > 1:
         refused["num_iterations"] = (
             "has later steps start elsewhere than at the policy that drew the batch, where the "
             "control measures"
         )
-    for field in refused.keys() & given:
+    for field in refused.keys() & passed:
         raise ConfigError(
-            f"control.name={name} does not go with trainer.{field}={given[field]}, which "
+            f"control.name={name} does not go with trainer.{field}={passed[field]}, which "
             f"{refused[field]}: leave it out."
         )
-    size = config.training.group_size
-    if isinstance(control, TokenRule) and (obstacle := control.refusal(size)):
-        raise ConfigError(f"control.name={name} does not go with training.group_size: {obstacle}.")
+    if isinstance(control, TokenRule):
+        obstacle = control.refusal(config.training.group_size)
+        if obstacle:
+            raise ConfigError(
+                f"control.name={name} does not go with training.group_size: {obstacle}."
+            )
     return fields
 
 
-def measures(config: TrainConfig) -> bool:
+def draws_held_out(config: TrainConfig) -> bool:
     """Whether the control draws evaluation batches of its own."""
     return getattr(config.control.build(), "needs", None) == "influence"
 
 
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
     """The token control of a run; None where it has none. Held-out prompts are not trained on."""
-    of, sampling = config.control, config.sampling
-    control, section = of.build(), config.training
-    inert = {
-        "it acts through ratios of the policy to its sampler other than 1, and with "
-        "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
-        and config.trainer.get("num_iterations", 1) < 2,
-        "its strength is 0": getattr(control, "strength", None) == 0,
-    }
-    for reason in (words for words, found in inert.items() if found):
-        log.warning("control.name=%s does nothing in this run: %s.", of.name, reason)
+    control = config.control.build()
+    _warn_if_inert(config, control)
     if not isinstance(control, TokenRule):
         return None
-    measured = None
-    if measures(config):
-        measured = partial(
+    training = config.training
+    sampling = config.sampling
+    draw_batch = None
+    if draws_held_out(config):
+        draw_batch = partial(
             draw_held_out,
             prompts=list(held_out),
             size=getattr(control, COLUMN_OPTIONS["influence"]),
             max_new_tokens=sampling.max_new_tokens,
-            seed=section.draws,
+            seed=training.draws,
             batch_size=sampling.batch_size,
         )
     plain = partial(
         sequence_weights,
-        objective="dr_grpo_longest" if section.normaliser == "longest" else args.loss_type,
+        objective="dr_grpo_longest" if training.normaliser == "longest" else args.loss_type,
         max_response_length=sampling.max_new_tokens,
         clip_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
         micro_batch=args.per_device_train_batch_size,
     )
     return RunControl(
         control,
-        Feedback(of.target, of.feedback),
+        Feedback(config.control.target, config.control.feedback),
         plain,
-        seed=section.draws,
-        max_grad_norm=section.max_grad_norm or None,
-        held_out=measured,
+        seed=training.draws,
+        max_grad_norm=training.max_grad_norm or None,
+        held_out=draw_batch,
     )
+
+
+def _warn_if_inert(config: TrainConfig, control: Any) -> None:
+    needs_ratios = not getattr(control, "on_policy", True)
+    if needs_ratios and config.trainer.get("num_iterations", 1) < 2:
+        log.warning(
+            "control.name=%s does nothing in this run: it acts through ratios of the policy to its "
+            "sampler other than 1, and with trainer.num_iterations=1 every ratio is 1.",
+            config.control.name,
+        )
+    if getattr(control, "strength", None) == 0:
+        log.warning(
+            "control.name=%s does nothing in this run: its strength is 0.", config.control.name
+        )
 
 
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     """The run's control in a contract: name, strength, all options, target; None without one."""
-    of = config.control
-    if of.name == "none":
+    section = config.control
+    if section.name == "none":
         return None
-    targeted = of.target.kind != "none"
+    targeted = section.target.kind != "none"
     return {
-        "name": of.name,
-        "options": asdict(of.build()),
-        "target": of.target.model_dump(exclude_none=True) if targeted else None,
-        "feedback": of.feedback.model_dump() if targeted else None,
+        "name": section.name,
+        "options": asdict(section.build()),
+        "target": section.target.model_dump(exclude_none=True) if targeted else None,
+        "feedback": section.feedback.model_dump() if targeted else None,
     }
 
 

@@ -9,9 +9,10 @@ from pydantic import Field, model_validator
 
 from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.config.stages import Refusals, Section
-from isentrope.config.values import Count, Name, NonEmpty, Order, Positive, Rate, Share
+from isentrope.config.values import Name, NonEmpty, Order
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.choices import ADVANTAGES_OF, AnyObjective, Functional, Method
+from isentrope.system.number_types import Count, OpenShare, Positive, Rate
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""
@@ -32,7 +33,7 @@ class EstimatorConfig(Section):
     """The estimator; resampled draws fresh responses, surprisal is the noisier reference."""
     order: Order = 2
     """Derivatives to predict with."""
-    confidence: Share = 0.95
+    confidence: OpenShare = 0.95
     """Nominal coverage of the intervals."""
     resample_collapsed: bool = False
     """Where the verdict is resample, also draw fresh responses and report that value beside."""

@@ -19,20 +19,10 @@ from isentrope.config.stages import (
     Section,
     TaskConfig,
 )
-from isentrope.config.values import (
-    Count,
-    FileName,
-    Name,
-    NonEmpty,
-    PathText,
-    Real,
-    Seed,
-    Settings,
-    Share,
-    Times,
-)
+from isentrope.config.values import AnyValues, FileName, Name, NonEmpty, PathText
 from isentrope.evaluation.options import powers_of_two, require_tries
 from isentrope.nouns.choices import ALL_METRICS, Decoding, Metric
+from isentrope.system.number_types import Count, OpenShare, Real, Seed, Times
 
 
 class EvaluationData(TaskConfig):
@@ -91,7 +81,7 @@ class EvaluationSampling(SamplingConfig):
 
     engine: Literal["transformers", "vllm"] = "transformers"
     """Sampling engine; vllm has to be installed, and its responses depend on the batch."""
-    vllm_memory: Share = 0.5
+    vllm_memory: OpenShare = 0.5
     """Share of the GPU's memory that vllm may take; the scorer needs the rest."""
 
 
@@ -113,19 +103,20 @@ class EvaluateConfig(Section):
     precision: ScoringPrecision = Field(default_factory=ScoringPrecision)
     sampling: EvaluationSampling = Field(default_factory=EvaluationSampling)
     output: EvaluationOutput = Field(default_factory=EvaluationOutput)
-    provenance: Settings | None = None
+    provenance: AnyValues | None = None
     """Written into the folder's config.yaml; a rerun warns where versions differ from it."""
 
     def refusals(self) -> Refusals:
         """An engine that samples from another policy."""
-        vllm, quantization = self.sampling.engine == "vllm", self.checkpoint.quantization
+        by_vllm = self.sampling.engine == "vllm"
+        quantization = self.checkpoint.quantization
         yield (
-            vllm and self.precision.sampling.runtime_dtype == "float64",
+            by_vllm and self.precision.sampling.runtime_dtype == "float64",
             "sampling.engine=vllm cannot sample in float64: set precision.sampler_dtype to "
             "bfloat16 or float32",
         )
         yield (
-            vllm and quantization != "none",
+            by_vllm and quantization != "none",
             "sampling.engine=vllm would sample from the base model as it is, and "
             f"checkpoint.quantization={quantization} scores another: set it to none, or "
             "sampling.engine to transformers",

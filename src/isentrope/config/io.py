@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import ELSEWHERE, MeasureConfig
+from isentrope.config.paths import located
+from isentrope.config.spelled_numbers import as_written
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
@@ -23,10 +25,9 @@ from isentrope.config.strict_yaml import (
     yaml_text,
 )
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.values import as_written, located
 from isentrope.system.secrets import secrets_in
 
-Root = TypeVar("Root", bound=BaseModel)
+_Root = TypeVar("_Root", bound=BaseModel)
 
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
@@ -72,13 +73,13 @@ FORMER = {
 def load_config(
     source: str | Path | Mapping[str, Any],
     overrides: Iterable[str] = (),
-    root: type[Root] = MeasureConfig,
-) -> Root:
+    root: type[_Root] = MeasureConfig,
+) -> _Root:
     """Read a configuration.
 
     Args:
         source: A YAML file, or its content as a dictionary. Relative paths in the config.yaml of a
-            run are looked for beside it first (`config.values`).
+            run are looked for beside it first (`config.paths`).
         overrides: Settings that win, each "section.key=value" with the value in YAML.
         root: Which configuration: `MeasureConfig`, or that of another verb.
 
@@ -97,15 +98,16 @@ def load_config(
     _require_kind(file, content, root)
     for key, former in FORMER.items():
         section, _, name = key.partition(".")
-        if isinstance(given := content.get(section), Mapping):
-            content[section] = {k: v for k, v in given.items() if (k, v) != (name, former.idle)}
+        values = content.get(section)
+        if isinstance(values, Mapping) and (name, former.idle) in values.items():
+            content[section] = {key: value for key, value in values.items() if key != name}
     for override in overrides:
-        _set(content, override)
+        _set_key(content, override)
     _require_no_secrets(content)
     try:
         return root.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, root)) from error
+        raise ConfigError(_describe_error(error, root)) from error
 
 
 def kind_of(sections: Collection[str]) -> str:
@@ -129,7 +131,8 @@ def default_config(verb: str, overrides: Iterable[str] = ()) -> Config:
 
 def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
     """Write a configuration as YAML that `load_config` reads back equal, or finds to be cut."""
-    lines, content = [], config.model_dump()
+    lines: list[str] = []
+    content = config.model_dump()
     _require_no_secrets(content)
     for name, section in content.items():
         if section is None:
@@ -167,20 +170,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _require_kind(file: str, content: Mapping[str, Any], root: type[BaseModel]) -> None:
     """Refuse a file whose sections are those of another kind of configuration."""
-    own = next((verb for verb, kind in KINDS.items() if kind is root), None)
-    if own is None:
+    reader = next((verb for verb, kind in KINDS.items() if kind is root), None)
+    if reader is None:
         return
     sections = {verb: set(content) & set(kind.model_fields) for verb, kind in KINDS.items()}
-    other = max(KINDS, key=lambda verb: (len(sections[verb]), verb == own))
-    if alien := sorted(sections[other] - sections[own] if other != own else ()):
+    nearest = max(KINDS, key=lambda verb: (len(sections[verb]), verb == reader))
+    foreign = sorted(sections[nearest] - sections[reader])
+    if nearest != reader and foreign:
         raise ConfigError(
-            f"{file} is written for {_VERBS[other]}: it has a section {alien[0]!r}. "
-            f"{_VERBS[own]} reads the sections {', '.join(_sections(root))}."
+            f"{file} is written for {_name_readers(nearest)}: it has a section {foreign[0]!r}. "
+            f"{_name_readers(reader)} reads the sections {', '.join(_sections(root))}."
         )
 
 
-_VERBS = {verb: f"isentrope {verb}" for verb in KINDS}
-_VERBS |= {"measure": "isentrope measure and the other measuring verbs"}
+def _name_readers(verb: str) -> str:
+    """The commands that read the configuration of a verb."""
+    others = " and the other measuring verbs" if verb == "measure" else ""
+    return f"isentrope {verb}{others}"
 
 
 def _sections(root: type[BaseModel]) -> list[str]:
@@ -188,7 +194,7 @@ def _sections(root: type[BaseModel]) -> list[str]:
 
 
 def _require_no_secrets(content: Mapping[str, Any]) -> None:
-    """Nothing that is read here may be a secret, because all of it is written into run folders."""
+    """Refuse secrets, because all that is read here is written into run folders."""
     if secret := next(secrets_in(content), None):
         raise ConfigError(
             f"{secret} is a secret, and configurations are written into run folders: leave it out, "
@@ -201,7 +207,7 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
-def _set(content: dict[str, Any], override: str) -> None:
+def _set_key(content: dict[str, Any], override: str) -> None:
     """Set a key in the content of a configuration."""
     _, equals, value = override.partition("=")
     keys = key_of(override).split(".")
@@ -216,12 +222,14 @@ def _set(content: dict[str, Any], override: str) -> None:
     content[keys[-1]] = parse(value, f"--set {brief(override)}")
 
 
-def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
+def _describe_error(error: ValidationError, root: type[BaseModel]) -> str:
     """The first complaint, an unknown key before others, as one sentence."""
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    path = shortened(".".join(map(str, _keys_of(first["loc"], root))))
+    path = shortened(".".join(map(str, _strip_union_parts(first["loc"], root))))
     if first["type"] == "extra_forbidden":
-        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(path, root)!r}"
+        sentence = (
+            f"Unknown key {path!r}: the nearest valid key is {_find_nearest_key(path, root)!r}"
+        )
         if path in FORMER:
             sentence = f"{path!r} is a key of earlier versions: {FORMER[path].now}"
         elif first["loc"][-1] in ELSEWHERE:
@@ -237,24 +245,27 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     return f"{sentence.rstrip('.')}."
 
 
-def _keys_of(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | str]:
+def _strip_union_parts(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | str]:
     """The keys of a location, without the names that pydantic adds for the parts of a union."""
-    model, keys = cast("type[BaseModel] | None", root), []
-    for part in loc:
-        if model is None and isinstance(part, str):
+    model: type[BaseModel] | None = root
+    keys: list[int | str] = []
+    for key in loc:
+        if model is None and isinstance(key, str):
             break
-        keys.append(part)
-        model = _inner_model(model, part) if model is not None else None
+        keys.append(key)
+        model = None if model is None else _inner_model(model, key)
     return keys
 
 
-def _nearest(path: str, root: type[BaseModel]) -> str:
+def _find_nearest_key(path: str, root: type[BaseModel]) -> str:
     """The valid key most like an unknown one, in its last part before all."""
+    unknown = path.lower()
+    unknown_end = unknown.split(".")[-1]
 
     def likeness(key: str) -> float:
-        one, other = key.lower(), path.lower()
-        last = SequenceMatcher(None, one.split(".")[-1], other.split(".")[-1]).ratio()
-        return SequenceMatcher(None, one, other).ratio() + 2 * last
+        valid = key.lower()
+        ends = SequenceMatcher(None, valid.split(".")[-1], unknown_end).ratio()
+        return SequenceMatcher(None, valid, unknown).ratio() + 2 * ends
 
     return max(all_keys(root), key=likeness)
 

@@ -1,4 +1,4 @@
-"""The configuration of a measurement: small frozen models, one a section.
+"""The configuration of a measurement: small frozen models, one per section.
 
 Every accepted key does something, unknown keys are an error (`config.io` says it in a sentence),
 and `isentrope config show` prints every key with its default and the words below it. Names of the
@@ -25,19 +25,8 @@ from isentrope.config.stages import (
     Section,
     under_one_name,
 )
-from isentrope.config.values import (
-    Name,
-    NonEmpty,
-    NoneOrMore,
-    PathText,
-    Repeats,
-    Seed,
-    Settings,
-    Several,
-    Times,
-    Whole,
-    too_many,
-)
+from isentrope.config.values import AnyValues, Name, NonEmpty, PathText, too_many
+from isentrope.system.number_types import NoneOrMore, Repeats, Seed, Several, Times, Whole
 
 if TYPE_CHECKING:
     from isentrope.sampling.tasks.task import Task
@@ -54,8 +43,16 @@ BACKBONES = {
 """Keys of the notes' model registry."""
 
 ELSEWHERE = [
-    *("entropy_analysis", "save_gradients", "entropy_probe", "simple_entropy_probe", "gns_probe"),
-    *("generation", "true_delta_h", "approx_delta_h", "rb_requires_grad", "tf_withgrad"),
+    "entropy_analysis",
+    "save_gradients",
+    "entropy_probe",
+    "simple_entropy_probe",
+    "gns_probe",
+    "generation",
+    "true_delta_h",
+    "approx_delta_h",
+    "rb_requires_grad",
+    "tf_withgrad",
     "results_path",
 ]
 """Keys that are refused, and whose work another one does."""
@@ -102,10 +99,10 @@ class PolicyConfig(Section):
     @classmethod
     def _backbone_is_another_name(cls, content: Any) -> Any:
         """Accept `backbone` for `base_model`, with the names that the notes' registry gives."""
-        settled = under_one_name(content, "backbone", "base_model")
-        if settled is not content and isinstance(name := settled["base_model"], str):
-            return {**settled, "base_model": base_of(name)}
-        return settled
+        renamed = under_one_name(content, "backbone", "base_model")
+        if renamed is not content and isinstance(name := renamed["base_model"], str):
+            return {**renamed, "base_model": base_of(name)}
+        return renamed
 
     @field_validator("checkpoint_path")
     @classmethod
@@ -176,14 +173,14 @@ class BatchConfig(PromptsConfig):
     def refusals(self) -> Refusals:
         """One batch U, where others are asked for."""
         yield from super().refusals()
-        given = self.U_file is not None
+        has_file = self.U_file is not None
         yield (
-            self.U_weighting != "uniform" and (self.fixed_prompts is True or given),
+            self.U_weighting != "uniform" and (self.fixed_prompts is True or has_file),
             f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or U_file "
             "say which they are: choose one",
         )
         yield (
-            self.repeats > 1 and given,
+            self.repeats > 1 and has_file,
             f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose one",
         )
         yield too_many(B_E=self.B_E, G_E=self.G_E)
@@ -230,12 +227,13 @@ class MeasureConfig(Section):
     entropies: EntropiesConfig = Field(default_factory=EntropiesConfig)
     detailed_logging: LoggingConfig = Field(default_factory=LoggingConfig)
     output: OutputConfig = Field(default_factory=OutputConfig)
-    provenance: Settings | None = None
+    provenance: AnyValues | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
 
     def refusals(self) -> Refusals:
         """Micro-batches that change nothing."""
-        estimator, rounding = self.estimator, self.precision.updating.rounding
+        estimator = self.estimator
+        rounding = self.precision.updating.rounding
         yield (
             estimator.micro_batch and estimator.objective != "bnpo" and rounding is None,
             "estimator.micro_batch acts with the objective bnpo, or with a precision.update_vector "

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from isentrope.config.values import (
-    PATHS,
-    Count,
-    Name,
-    PathText,
-    Real,
-    Settings,
-    Temperature,
-    Text,
-    Whole,
-)
+from isentrope.config.paths import PATHS
+from isentrope.config.values import AnyValues, Name, PathText, Text
 from isentrope.sampling.tasks.names import TASKS, is_task
+from isentrope.system.number_types import Count, Real, Temperature, Whole
 
 if TYPE_CHECKING:
     from isentrope.sampling.tasks.task import Task
 
-log = logging.getLogger("isentrope")
-
-Level = Literal["minimal", "standard", "detailed", "debug"]
+LogLevel = Literal["minimal", "standard", "detailed", "debug"]
 
 
 Refusals = Iterable[tuple[object, str]]
+"""(whether settings are impossible together, the words about it)."""
 
 
 class Section(BaseModel):
@@ -45,7 +35,7 @@ class Section(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _refuse_impossible(self) -> Self:
         for impossible, words in self.refusals():
             if impossible:
                 raise ValueError(words)
@@ -84,25 +74,25 @@ class PromptsConfig(Section):
     """Put each prompt into the tokenizer's chat template, as the user's turn."""
     system_prompt: Text | None = None
     """First message of every conversation (with chat_template); null: none."""
-    chat_template_kwargs: Settings = {}
+    chat_template_kwargs: AnyValues = {}
     """Arguments of the chat template, such as enable_thinking: false, also for files' messages."""
-    dataset_options: Settings = {}
+    dataset_options: AnyValues = {}
     """Options of the task of dataset_name, such as digits: 3 of addition."""
 
     @model_validator(mode="before")
     @classmethod
     def _task_is_another_name(cls, content: Any) -> Any:
         """Accept `task` for `dataset_name`, and a list of reward functions."""
-        settled = under_one_name(content, "task", "dataset_name")
-        if not isinstance(settled, Mapping):
-            return settled
+        renamed = under_one_name(content, "task", "dataset_name")
+        if not isinstance(renamed, Mapping):
+            return renamed
         lists = {
-            name: ", ".join(settled[name])
+            name: ", ".join(renamed[name])
             for name in ("dataset_name", "U_dataset_name")
-            if isinstance(settled.get(name), list)
-            and all(isinstance(x, str) for x in settled[name])
+            if isinstance(renamed.get(name), list)
+            and all(isinstance(x, str) for x in renamed[name])
         }
-        return {**settled, **lists} if lists else settled
+        return {**renamed, **lists} if lists else renamed
 
     @field_validator("dataset_name", "U_dataset_name", check_fields=False)
     @classmethod
@@ -113,8 +103,8 @@ class PromptsConfig(Section):
 
     def refusals(self) -> Refusals:
         """A system prompt without conversations."""
-        given = self.system_prompt is not None
-        yield given and not self.chat_template, "system_prompt acts with chat_template: true"
+        has_prompt = self.system_prompt is not None
+        yield has_prompt and not self.chat_template, "system_prompt acts with chat_template: true"
 
     def require_files(self, section: str = "data") -> None:
         """Refuse files that are missing, before any work is done.
@@ -135,8 +125,8 @@ class PromptsConfig(Section):
         from isentrope.sampling.tasks.load import load_task
         from isentrope.sampling.tasks.task import Conversations
 
-        own = name == cast(Any, self).dataset_name  # a data set of U may be another
-        options = self.dataset_options if own else {}
+        is_named = name == cast(Any, self).dataset_name  # a data set of U may be another
+        options = self.dataset_options if is_named else {}
         task = load_task(name, split, path, **options)
         if not (self.chat_template or self.chat_template_kwargs):
             return task
@@ -189,7 +179,7 @@ class LoggingConfig(Section):
 
     enabled: bool = True
     """Write a log beside the results."""
-    level: Level = "standard"
+    level: LogLevel = "standard"
     """minimal: results, timing; standard: + batches, weights; detailed: + sequences; debug: all."""
     log_sequences: bool | None = None
     """Table of sequences; null: from level detailed on."""
@@ -206,10 +196,10 @@ class LoggingConfig(Section):
 
     def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
         """Whether a part of the log is to be written: its own key says so, or else the level."""
-        rank = get_args(Level).index(self.level)
+        rank = get_args(LogLevel).index(self.level)
         needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[what]
-        own = None if what == "statistics" else getattr(self, f"log_{what}")
-        return self.enabled and (rank >= needed if own is None else own)
+        choice = None if what == "statistics" else getattr(self, f"log_{what}")
+        return self.enabled and (rank >= needed if choice is None else choice)
 
 
 class OutputConfig(Section):

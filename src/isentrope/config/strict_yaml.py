@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from isentrope.config.values import written
+from isentrope.config.spelled_numbers import number_of
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.reading import read_text
 from isentrope.system.secrets import without_secrets
@@ -80,7 +80,8 @@ class _Loader(yaml.SafeLoader):
         return content
 
     def construct_value(self, node: Any) -> Any:
-        kind, text = node.tag.rpartition(":")[2], node.value
+        kind = node.tag.rpartition(":")[2]
+        text = node.value
         if kind == "null":
             return None
         if kind == "bool":
@@ -89,7 +90,7 @@ class _Loader(yaml.SafeLoader):
             raise _refusal(node, "a number has more than 63 bits")
         if not math.isfinite(float(text)):
             raise _refusal(node, f"{brief(text)} is not a finite number")
-        return written(text)
+        return number_of(text)
 
 
 def _refusal(place: Any, words: str) -> yaml.MarkedYAMLError:
@@ -174,7 +175,9 @@ def brief(value: Any) -> str:
     if isinstance(value, str):
         value = without_secrets(value)
     short = reprlib.Repr()
-    short.maxlevel, short.maxstring, short.maxother = 3, 80, 80
+    short.maxlevel = 3
+    short.maxstring = 80
+    short.maxother = 80
     return shortened(short.repr(value), 100)
 
 

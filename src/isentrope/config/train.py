@@ -12,29 +12,26 @@ from pydantic import Field, model_validator
 
 from isentrope.config.analysis import ControlConfig
 from isentrope.config.stages import OutputConfig, Refusals, Section, TaskConfig
-from isentrope.config.values import (
+from isentrope.config.values import AnyValues, Name, PathText, Pattern, too_many
+from isentrope.nouns.choices import Functional, Preconditioning
+from isentrope.sampling.streams import seed_of_repeat
+from isentrope.system.number_types import (
     Count,
     Decay,
-    Name,
     NoneOrMore,
     NotNegative,
-    PathText,
-    Pattern,
+    OpenShare,
     Positive,
     Rate,
     Seed,
-    Settings,
     Several,
-    Share,
     Temperature,
     Times,
     Whole,
-    too_many,
 )
-from isentrope.nouns.choices import Functional, Preconditioning
 
 
-def _with_decay(content: Any) -> Any:
+def _rename_memory(content: Any) -> Any:
     """A section with `decay` in place of `memory`, its earlier name."""
     if not isinstance(content, dict) or "memory" not in content:
         return content
@@ -118,8 +115,6 @@ class TrainingConfig(Section):
     @property
     def draws(self) -> int:
         """Seed of all batches and tokens."""
-        from isentrope.sampling.streams import seed_of_repeat
-
         return seed_of_repeat(self.seed, self.repeat)
 
     @property
@@ -171,7 +166,7 @@ class ProbeConfig(Section):
     @classmethod
     def _no_mode(cls, content: Any) -> Any:
         """Accept `mode: simple`, which is all that this probe does, and `memory`."""
-        content = _with_decay(content)
+        content = _rename_memory(content)
         if isinstance(content, dict) and "mode" in content:
             if content["mode"] == "simple":
                 return {k: v for k, v in content.items() if k != "mode"}
@@ -188,7 +183,7 @@ class AlarmConfig(Section):
 
     enabled: bool = True
     """Warn in the log; it needs the probe."""
-    false_alarms: Share = 0.005
+    false_alarms: OpenShare = 0.005
     """Largest probability of a false alarm per reading."""
     half_life: Count = 50
     """Steps: warn where, at the present rate, half of the entropy is spent within fewer."""
@@ -208,7 +203,7 @@ class NoiseScaleConfig(Section):
     @classmethod
     def _read_earlier_name(cls, content: Any) -> Any:
         """Accept `memory`, the earlier name of `decay`."""
-        return _with_decay(content)
+        return _rename_memory(content)
 
 
 class TrackedConfig(OutputConfig):
@@ -236,10 +231,10 @@ class TrainConfig(Section):
     alarm: AlarmConfig = Field(default_factory=AlarmConfig)
     noise_scale: NoiseScaleConfig = Field(default_factory=NoiseScaleConfig)
     control: ControlConfig = Field(default_factory=ControlConfig)
-    trainer: Settings = Field(default={})
+    trainer: AnyValues = Field(default={})
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = Field(default_factory=RunConfig)
-    provenance: Settings | None = None
+    provenance: AnyValues | None = None
     """Written into a run folder's config.yaml."""
 
     def refusals(self) -> Refusals:
@@ -278,10 +273,10 @@ class SftConfig(Section):
     model: ModelConfig
     data: DataConfig = Field(default_factory=DataConfig)
     fine_tuning: FineTuningConfig = Field(default_factory=FineTuningConfig)
-    trainer: Settings = Field(default={})
+    trainer: AnyValues = Field(default={})
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = Field(default_factory=TrackedConfig)
-    provenance: Settings | None = None
+    provenance: AnyValues | None = None
     """Written into a run folder's config.yaml."""
 
     def refusals(self) -> Refusals:

@@ -26,9 +26,10 @@ from isentrope.system.processes import on_one_gpu, world_size
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:
     """Whether a `trainer` section, or accelerate's launcher, shards the weights."""
-    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    given = any(fields.get(name) for name in SHARDING)
-    return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
+    variables = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    return any(fields.get(name) for name in SHARDING) or any(
+        os.environ.get(name, "").lower() in ("1", "true") for name in variables
+    )
 
 
 def training_device(fields: Mapping[str, Any], *, has_gpu: bool | None = None) -> str:
@@ -52,26 +53,29 @@ def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: If there is one process, no adapter, or another sharding, or vLLM samples.
     """
-    causes = {
-        "spreads the base over several processes, and there is one: start the command by torchrun "
-        "--nproc_per_node N": world_size() == 1,
-        "needs an adapter: set model.lora_rank": model.lora_rank == 0,
-        "does not go with FSDP or DeepSpeed: choose one": shards_weights(fields),
-        "does not go with trainer.use_vllm: choose one": bool(fields.get("use_vllm")),
-    }
-    for cause, found in causes.items():
-        if model.shard_base and found:
-            raise ConfigError(f"model.shard_base {cause}.")
+    if not model.shard_base:
+        return
+    if world_size() == 1:
+        raise ConfigError(
+            "model.shard_base spreads the base over several processes, and there is one: start the "
+            "command by torchrun --nproc_per_node N."
+        )
+    if model.lora_rank == 0:
+        raise ConfigError("model.shard_base needs an adapter: set model.lora_rank.")
+    if shards_weights(fields):
+        raise ConfigError("model.shard_base does not go with FSDP or DeepSpeed: choose one.")
+    if fields.get("use_vllm"):
+        raise ConfigError("model.shard_base does not go with trainer.use_vllm: choose one.")
 
 
 def trainer_options(
-    given: Mapping[str, Any], kind: type, taken: Mapping[str, str]
+    section: Mapping[str, Any], options_class: type, taken: Mapping[str, str]
 ) -> dict[str, Any]:
     """Check what a `trainer` section passes to a configuration of TRL.
 
     Args:
-        given: The section.
-        kind: The dataclass it goes to, GRPOConfig or SFTConfig.
+        section: The section.
+        options_class: The dataclass it goes to, GRPOConfig or SFTConfig.
         taken: Fields that are set elsewhere, and where.
 
     Returns:
@@ -81,23 +85,24 @@ def trainer_options(
         ConfigError: If a field is unknown, set elsewhere, plainly of another type or out of
             range.
     """
-    kinds = typing.get_type_hints(kind)
-    fields = {field.name for field in dataclasses.fields(kind) if field.init}
-    for name, value in given.items():
+    types = typing.get_type_hints(options_class)
+    fields = {field.name for field in dataclasses.fields(options_class) if field.init}
+    for name, value in section.items():
         if name in taken:
-            _, nothing, why = taken[name].rpartition("nothing: ")
-            reason = why if nothing else f"it is set by {why}"
+            _, by_nothing, cause = taken[name].rpartition("nothing: ")
+            reason = cause if by_nothing else f"it is set by {cause}"
             raise ConfigError(f"trainer.{name} cannot be given there: {reason}.")
         if name not in fields:
-            near = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
+            nearest = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
             raise ConfigError(
-                f"Unknown key 'trainer.{name}': the nearest field of {kind.__name__} is {near!r}."
+                f"Unknown key 'trainer.{name}': the nearest field of {options_class.__name__} is "
+                f"{nearest!r}."
             )
         try:
-            TypeAdapter(kinds[name]).validate_python(value, strict=True)
+            TypeAdapter(types[name]).validate_python(value, strict=True)
         except ValidationError as error:
             raise ConfigError(
-                f"trainer.{name}: {brief(value)} does not fit {kind.__name__} "
+                f"trainer.{name}: {brief(value)} does not fit {options_class.__name__} "
                 f"({error.errors()[0]['msg']})."
             ) from error
         low, high = RANGES.get(name, (-math.inf, math.inf))
@@ -105,7 +110,7 @@ def trainer_options(
             raise ConfigError(
                 f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
             )
-    return dict(given)
+    return dict(section)
 
 
 def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
@@ -120,12 +125,12 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
             fit the rest.
     """
     training = config.training
-    kind, given = _passed(config, "train", "trl.trainer.grpo_config:GRPOConfig")
-    micro_batch, passes = _micro_batches(
+    grpo_config, passed = _check_passed(config, "train", "trl.trainer.grpo_config:GRPOConfig")
+    groups_per_pass, passes = _divide_batch(
         "training.prompts_per_step", training.prompts_per_step, training.groups_per_pass
     )
-    given |= trainer_fields(config)
-    _require_fit(config, given)
+    passed |= trainer_fields(config)
+    _require_fit(config, passed)
     usual = {
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
@@ -134,7 +139,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "ddp_find_unused_parameters": False,
     }
     fixed = {
-        "per_device_train_batch_size": micro_batch * training.group_size,
+        "per_device_train_batch_size": groups_per_pass * training.group_size,
         "gradient_accumulation_steps": passes,
         "num_generations": training.group_size,
         "max_completion_length": config.sampling.max_new_tokens,
@@ -147,8 +152,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "shuffle_dataset": False,
         "disable_dropout": True,
     }
-    of_run = _of_every_run(config, training, checkpoints, usual, given)
-    return on_one_gpu(kind(**(of_run | fixed)))
+    options = _add_run_fields(config, training, checkpoints, usual, passed) | fixed
+    return on_one_gpu(grpo_config(**options))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
@@ -162,8 +167,8 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         ConfigError: If the batch cannot be shared by the processes in micro-batches.
     """
     tuning = config.fine_tuning
-    _, given = _passed(config, "sft", "trl.trainer.sft_config:SFTConfig")
-    micro_batch, passes = _micro_batches(
+    _, passed = _check_passed(config, "sft", "trl.trainer.sft_config:SFTConfig")
+    micro_batch, passes = _divide_batch(
         "fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch
     )
     usual = {"lr_scheduler_type": "cosine", "weight_decay": 0.01}
@@ -176,37 +181,37 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         "save_steps": tuning.save_every or tuning.steps,
         "train_sampling_strategy": "sequential",
     }
-    return _of_every_run(config, tuning, folder, usual, given) | fixed
+    return _add_run_fields(config, tuning, folder, usual, passed) | fixed
 
 
-def _passed(
+def _check_passed(
     config: TrainConfig | SftConfig, verb: Literal["train", "sft"], name: str
 ) -> tuple[Any, dict[str, Any]]:
     """The class of TRL of a dotted name, and what the section `trainer` passes to it, checked."""
     try:
-        kind = resolve_name(name)
+        options_class = resolve_name(name)
     except ImportError as error:
         raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
-    given = trainer_options(config.trainer, kind, managed_fields(verb))
-    require_spreadable(config.model, given)
-    return kind, given
+    passed = trainer_options(config.trainer, options_class, managed_fields(verb))
+    require_spreadable(config.model, passed)
+    return options_class, passed
 
 
-def _of_every_run(
+def _add_run_fields(
     config: TrainConfig | SftConfig,
     section: Any,
     folder: Path,
     usual: dict[str, Any],
-    given: dict[str, Any],
+    passed: dict[str, Any],
 ) -> dict[str, Any]:
-    """The usual fields, those that are given otherwise, and those that no run may change."""
+    """The usual fields, those that are passed otherwise, and those that no run may change."""
     on_cpu = not torch.cuda.is_available()
     usual |= {"bf16": False, "gradient_checkpointing": False, "use_cpu": on_cpu}
     if on_cpu and world_size() > 1:
         usual["ddp_backend"] = "gloo"
     return {
         **usual,
-        **given,
+        **passed,
         "output_dir": str(folder),
         "max_steps": section.steps,
         "learning_rate": section.learning_rate,
@@ -218,11 +223,11 @@ def _of_every_run(
     }
 
 
-def _micro_batches(key: str, total: int, given: int | None) -> tuple[int, int]:
+def _divide_batch(key: str, total: int, chosen: int | None) -> tuple[int, int]:
     """Size of a backward pass on each process, and passes per step."""
-    share, left = divmod(total, world_size())
-    micro_batch = given or share
-    if left or share % micro_batch:
+    share, remainder = divmod(total, world_size())
+    micro_batch = chosen or share
+    if remainder or share % micro_batch:
         raise ConfigError(
             f"{key}={total} cannot be shared evenly by {world_size()} processes in micro-batches "
             f"of {micro_batch}."
@@ -230,16 +235,16 @@ def _micro_batches(key: str, total: int, given: int | None) -> tuple[int, int]:
     return micro_batch, share // micro_batch
 
 
-def _require_fit(config: TrainConfig, given: dict[str, Any]) -> None:
-    uses = given.get("num_iterations", 1)
+def _require_fit(config: TrainConfig, passed: dict[str, Any]) -> None:
+    uses = passed.get("num_iterations", 1)
     if config.training.save_every % uses:
         raise ConfigError(
             f"training.save_every={config.training.save_every} is not a multiple of "
             f"trainer.num_iterations={uses}: a checkpoint in the middle of a batch's uses could "
             "not be resumed exactly."
         )
-    if given.get("scale_rewards", "none") not in ("none", "group", False, True):
+    if passed.get("scale_rewards", "none") not in ("none", "group", False, True):
         raise ConfigError("trainer.scale_rewards must be none or group.")
     longest = config.training.normaliser == "longest"
-    if longest and given.get("loss_type", "dr_grpo") != "dr_grpo":
+    if longest and passed.get("loss_type", "dr_grpo") != "dr_grpo":
         raise ConfigError("training.normaliser=longest goes with trainer.loss_type=dr_grpo only.")

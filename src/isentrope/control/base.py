@@ -10,10 +10,10 @@ the whole batch of the step, so the result does not depend on micro-batches or p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 import torch
-from pydantic import Field, dataclasses
+from pydantic import ConfigDict, dataclasses
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
@@ -21,7 +21,10 @@ from isentrope.sampling.streams import generator_of
 from isentrope.system.number_types import OPTIONS
 from isentrope.system.number_types import Count as Count
 from isentrope.system.number_types import NotNegative as NotNegative
+from isentrope.system.number_types import Part as Part
 from isentrope.system.number_types import Positive as Positive
+from isentrope.system.number_types import Share as Share
+from isentrope.system.number_types import Signed as Signed
 
 
 @dataclass(frozen=True)
@@ -157,10 +160,8 @@ def touched(tokens: Tokens, rewritten: Rewritten) -> dict[str, float]:
     }
 
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Part = Annotated[float, Field(gt=0, le=1)]
-"""A share that is not 0."""
-Signed = Annotated[float, Field(ge=-1, le=1)]
+OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Options are numbers and strings of the stated type; unknown options are refused."""
 
 _T = TypeVar("_T")
 

@@ -22,8 +22,8 @@ from isentrope._version import __version__
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import relative_to_run
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.values import relative_to_run
 from isentrope.system.log import log
 from isentrope.system.processes import gather
 

@@ -26,8 +26,8 @@ from isentrope.checkpoint.digests import (
 from isentrope.checkpoint.files import CONTRACT, CheckpointFolder
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import PATHS
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.values import PATHS
 from isentrope.sampling.tasks.names import NAME
 from isentrope.system.errors import FileError
 from isentrope.training.models import TOY, find_model

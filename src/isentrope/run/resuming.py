@@ -12,8 +12,8 @@ from typing import Any
 from isentrope.checkpoint.digests import Digests
 from isentrope.checkpoint.files import CONTRACT
 from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
-from isentrope.config.values import relative_to_run
 from isentrope.run.identity import (
     Content,
     Identity,

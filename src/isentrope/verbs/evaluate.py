@@ -21,7 +21,7 @@ from isentrope.config.evaluate import (
 )
 from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import PolicyConfig
-from isentrope.config.values import inputs_of
+from isentrope.config.paths import inputs_of
 from isentrope.evaluation.evaluate import require_format
 from isentrope.evaluation.responses import (
     choose_prompts,

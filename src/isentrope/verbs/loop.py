@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.values import inputs_of
+from isentrope.config.paths import inputs_of
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.parallel.ranks import from_first
 from isentrope.results.result import Result, Tables

@@ -19,10 +19,10 @@ from isentrope.checkpoint.record.contract import (
     read_contract,
     trainable_shapes,
 )
-from isentrope.config.contract import advantages_of, measures, run_contract, run_control
+from isentrope.config.contract import advantages_of, draws_held_out, run_contract, run_control
+from isentrope.config.paths import path_in_run
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, shards_weights, training_device
-from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.models.sharding import shard_base
@@ -172,7 +172,7 @@ def _choose_held_out(config: TrainConfig, trained_on: list[Prompt]) -> list[Prom
         Those of training, with a warning, where there are no others.
     """
     readers = ["the probe"] if config.entropy_probe.enabled else []
-    readers += [f"control.name={config.control.name}"] if measures(config) else []
+    readers += [f"control.name={config.control.name}"] if draws_held_out(config) else []
     if not readers:
         return []
     held_out = config.data.task(config.data.held_out_split).prompts

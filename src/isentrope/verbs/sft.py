@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options
-from isentrope.config.values import inputs_of
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.responses import (
     choose_prompts,

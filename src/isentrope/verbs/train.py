@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.contract import read_contract
 from isentrope.config.io import ConfigError, key_of, load_config
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
-from isentrope.config.values import inputs_of
 from isentrope.parallel.ranks import from_first
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.run.branch import (

@@ -35,11 +35,12 @@ from torch import nn
 from isentrope._version import __version__
 from isentrope.checkpoint.files import CONTRACT, RESTORE_CHECKPOINT, CheckpointFolder
 from isentrope.checkpoint.record.stated_twice import contradiction, stated_beside, stated_within
-from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
+from isentrope.nouns.choices import AnyObjective
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.errors import FileError
 from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
+from isentrope.system.number_types import Count
 from isentrope.system.reading import require_types
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.update.saved_state import require_plausible
@@ -50,14 +51,12 @@ def _group(group: dict[str, Any]) -> dict[str, Any]:
     return group
 
 
-Positive = Annotated[int, Field(ge=1, le=2**31)]
 _SHA256 = r"(?!0+$)[0-9a-f]{64}"
 Digest = Annotated[str, Field(pattern=rf"^{_SHA256}\Z")]
 Origin = Annotated[str, Field(pattern=rf"^(none|unknown.*|{_SHA256})\Z")]
 Group = Annotated[dict[str, Any], AfterValidator(_group)]
 Word = Annotated[str, Field(pattern=r"^\w+$")]
-Name = Annotated[str, Field(min_length=1)]
-AnyObjective = Annotated[str, Field(pattern=rf"^({'|'.join((*OBJECTIVES, RECORDED, SFT))})\Z")]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 _NOT_ALWAYS = {
     *("plain_objective", "advantages", "control", "eos_token_ids", "config", "made_from", "parent")
@@ -77,26 +76,26 @@ class Contract(BaseModel):
     control: dict[str, Any] | None = None
     loss_type: Word = "dr_grpo"
     normaliser: Literal["constant", "longest"] = "constant"
-    max_new_tokens: Positive = 1
+    max_new_tokens: Count = 1
     eos_token_ids: list[NonNegativeInt] = []
     temperature: PositiveFloat = 1.0
     max_grad_norm: NonNegativeFloat | None = None
-    prompts_per_step: Positive = 1
-    group_size: Positive = 1
-    micro_batch: Positive = 1
-    gradient_accumulation_steps: Positive = 1
-    world_size: Positive = 1
+    prompts_per_step: Count = 1
+    group_size: Count = 1
+    micro_batch: Count = 1
+    gradient_accumulation_steps: Count = 1
+    world_size: Count = 1
     seed: NonNegativeInt = 0
     sampler: Literal["transformers", "vllm"] = "transformers"
     replayable: bool = True
-    base_model: Name = "unknown"
+    base_model: NonEmptyText = "unknown"
     frozen_sha256: Digest = ""
-    trainable: dict[Name, list[Positive]] = {}
-    dataset: Name = "unknown"
+    trainable: dict[NonEmptyText, list[Count]] = {}
+    dataset: NonEmptyText = "unknown"
     dataset_sha256: Digest = ""
-    environment: dict[Name, Name | PositiveInt] = {}
+    environment: dict[NonEmptyText, NonEmptyText | PositiveInt] = {}
     config: dict[str, dict[str, Any]] = {}
-    made_from: dict[Name, Origin] = {}
+    made_from: dict[NonEmptyText, Origin] = {}
     parent: dict[str, Any] = {}
     step: NonNegativeInt = 0
     learning_rate_next: NonNegativeFloat = 0.0
