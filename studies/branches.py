@@ -23,8 +23,8 @@ import torch
 from isentrope.cli.console import err, out, show
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig
 from isentrope.config.paths import existing, inputs_of
+from isentrope.config.train import TrainConfig
 from isentrope.nouns.columns import Column, ends
 from isentrope.parallel.ranks import from_first
 from isentrope.results.answers.blocks import Printed, Table

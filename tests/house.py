@@ -71,7 +71,7 @@ def products_with_truth(tree):
                 yield node
 
 
-SENTENCE = {"a", "and", "are", "hold", "in", "is", "it", "needs", "not", "the", "to", "with"}
+SENTENCE = {"a", "and", "are", "be", "in", "is", "it", "needs", "not", "or", "the", "to", "with"}
 """Words that a sentence has, and a list of names has not."""
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.checkpoint.record.next_update import CONTROL, read_control, read_next_update
+from isentrope.checkpoint.record.next_update import CONTROL_FILE, read_control, read_next_update
 from isentrope.checkpoint.step import with_control
 from isentrope.cli.commands import MEASURING
 from isentrope.commands.measure import measure
@@ -207,7 +207,7 @@ def test_a_checkpoint_without_the_controls_state_is_not_resumed(folder, tmp_path
 def test_a_recorded_step_that_lost_its_correction_is_not_replayed(folder, tmp_path):
     copy = tmp_path / "step_1"
     shutil.copytree(checkpoint(folder / "held", 1), copy)
-    (copy / "next_update" / CONTROL).unlink()
+    (copy / "next_update" / CONTROL_FILE).unlink()
     with pytest.raises(ValueError, match="control"):
         read_control(copy)
 

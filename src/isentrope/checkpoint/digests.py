@@ -17,15 +17,22 @@ from isentrope.system.manifest import file_digest
 Digests = dict[str, str]
 """Digest of each part."""
 
-UNKNOWN = "unknown"
+UNKNOWN_DIGEST = "unknown"
 """Begins the digest of files that are not on this machine; a name on the hub may follow."""
 
 NOTHING = "none"
 """Digest of what is not there."""
 
 TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
-    *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
     "spiece.model",
 )
 _MODEL_FILES = ("config.json", "generation_config.json")
@@ -54,8 +61,8 @@ def checkpoint_digests(
         parts |= base_digests(base, source)
     else:
         parts["model settings"] = digest_of_names(folder, _MODEL_FILES)
-    speaks = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = digest_of_names(speaks, TOKENIZER_FILES)
+    has_tokenizer = (folder / "tokenizer_config.json").is_file()
+    parts["tokenizer"] = digest_of_names(folder if has_tokenizer else base, TOKENIZER_FILES)
     return parts | {"contract": digest_of_names(folder, [CONTRACT])}
 
 
@@ -70,7 +77,7 @@ def base_digests(folder: Path | None, name: str) -> Digests:
         Digest by part.
     """
     if folder is None:
-        return dict.fromkeys(("base weights", "base settings"), f"{UNKNOWN} ({name})")
+        return dict.fromkeys(("base weights", "base settings"), f"{UNKNOWN_DIGEST} ({name})")
     weights = sorted(folder.glob("*.safetensors"))
     return {
         "base weights": digest_of_files(weights),
@@ -94,9 +101,9 @@ def local_folder(source: str) -> Path | None:
 
 
 def digest_of_names(folder: Path | None, names: Iterable[str]) -> str:
-    """Digest of the files of a folder that have these names; `UNKNOWN` without a folder."""
+    """Digest of the files of a folder that have these names; `UNKNOWN_DIGEST` without a folder."""
     if folder is None:
-        return UNKNOWN
+        return UNKNOWN_DIGEST
     files = list(filter(Path.is_file, map(folder.joinpath, names)))
     return digest_of_files(files) if files else NOTHING
 

@@ -5,7 +5,6 @@ train`, then `training_args.bin` of TRL and transformers or `verl.yaml`, then `t
 if a script wrote such keys there (`checkpoint.infer.settings`).
 """
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +30,9 @@ from isentrope.nouns.vectors import Vector
 from isentrope.parallel.ranks import gather_lists
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
+from isentrope.system.log import log
 from isentrope.system.memory import free_memory, require_device
 from isentrope.system.processes import world_size
-
-log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,8 @@ class CheckpointFacts:
         plain = self.contract.get("plain_objective")
         if not self.contract.get("control") or plain not in OBJECTIVES:
             return None
-        leaves_out = drawn if objective is None else objective == plain
-        return plain if leaves_out else None
+        without_control = drawn if objective is None else objective == plain
+        return plain if without_control else None
 
     def settings_without_control(self, objective: str) -> dict[str, Setting]:
         """The settings where the step is that of an objective without the run's control."""
@@ -239,9 +237,9 @@ class CheckpointFacts:
         elif policy.device.type == "cuda" and policy.precision.rounding is None:
             # rounded passes are cut as training's were; others by a number that all processes and
             # the next run share
-            half = free_memory(policy.device) // 2
-            fitting = gather_lists([tokens_in(half, policy.model, policy.head)])
-            policy.max_tokens = min(policy.max_tokens, *fitting)
+            memory = free_memory(policy.device) // 2
+            fitting_tokens = gather_lists([tokens_in(memory, policy.model, policy.head)])
+            policy.max_tokens = min(policy.max_tokens, *fitting_tokens)
         return policy
 
 

@@ -38,7 +38,7 @@ ADAPTER = "adapter_model.safetensors"
 TRAINER_STATE = "trainer_state.json"
 RESTORE_CHECKPOINT = "Restore the checkpoint, or choose another."
 """What to do where a file of a checkpoint is wrong."""
-_STEP_IN = {TRAINER_STATE: "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
+_STEP_KEYS = {TRAINER_STATE: "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
@@ -173,20 +173,25 @@ class CheckpointFolder:
         Raises:
             FileError: Naming two steps.
         """
-        names = (self.path.name, self.path.resolve().name)
-        stated = [(f"its name, {x}", s) for x in names if (s := step_of_folder(x)) is not None]
-        for name, key in _STEP_IN.items():
+        stated: list[tuple[str, Any]] = []
+        for name in (self.path.name, self.path.resolve().name):
+            stated.append((f"its name, {name}", step_of_folder(name)))
+        for name, key in _STEP_KEYS.items():
             file = self.path / name
-            if file.is_file() and (step := _read_json(file).get(key)) is not None:
-                stated.append((f"{name} ({key})", step))
-        for where, step in stated:
-            if type(step) is not int or step != stated[0][1]:
+            if file.is_file():
+                stated.append((f"{name} ({key})", _read_json(file).get(key)))
+        stated = [(source, step) for source, step in stated if step is not None]
+        if not stated:
+            return None
+        first_source, first = stated[0]
+        for source, step in stated:
+            if type(step) is not int or step != first:
                 raise FileError(
-                    f"{self.path} is of step {stated[0][1]} by {stated[0][0]}, and of step "
-                    f"{step!r} by {where}: it was renamed, or has a file of another checkpoint. "
+                    f"{self.path} is of step {first} by {first_source}, and of step "
+                    f"{step!r} by {source}: it was renamed, or has a file of another checkpoint. "
                     "Restore it.",
                 )
-        return stated[0][1] if stated else None
+        return first
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -222,13 +227,13 @@ def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) ->
     step = CheckpointFolder(checkpoint).step
     if step is None or not (checkpoint / TRAINER_STATE).is_file():
         return
-    skips = (checkpoint / "scaler.pt").is_file()
-    ours = (checkpoint / CONTRACT).is_file()
-    for what, steps in (("optimizer", taken), ("schedule (scheduler.pt)", scheduled)):
-        fewer_is_wrong = not skips and (ours or (what == "optimizer" and scheduled == step))
-        if steps is not None and (steps > step or (steps < step and fewer_is_wrong)):
+    may_skip = (checkpoint / "scaler.pt").is_file()
+    has_contract = (checkpoint / CONTRACT).is_file()
+    for part, steps in (("optimizer", taken), ("schedule (scheduler.pt)", scheduled)):
+        must_equal = not may_skip and (has_contract or (part == "optimizer" and scheduled == step))
+        if steps is not None and (steps > step or (steps < step and must_equal)):
             raise FileError(
-                f"{checkpoint} is of step {step}, and its {what} has counted {steps:g} steps: the "
+                f"{checkpoint} is of step {step}, and its {part} has counted {steps:g} steps: the "
                 "state is of another checkpoint. Restore it.",
             )
 
@@ -249,13 +254,13 @@ def require_own_update(folder: Path, update: Mapping[str, Any]) -> None:
     recorded = update.get(CHECKPOINT)
     manifest = checkpoint / MANIFEST
     if checkpoint_step is not None and step is not None and step != checkpoint_step + 1:
-        other = f"records step {step}, and the step from that checkpoint is {checkpoint_step + 1}"
+        fault = f"records step {step}, and the step from that checkpoint is {checkpoint_step + 1}"
     elif verifying() and recorded and manifest.is_file() and recorded != file_digest(manifest):
-        other = "was recorded at a checkpoint of this step with other files"
+        fault = "was recorded at a checkpoint of this step with other files"
     else:
         return
     raise FileError(
-        f"{folder} {other}: it is of another run or checkpoint. Restore the folder, or remove it."
+        f"{folder} {fault}: it is of another run or checkpoint. Restore the folder, or remove it."
     )
 
 

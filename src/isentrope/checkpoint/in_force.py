@@ -64,7 +64,7 @@ class SettingsInForce:
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the result."""
         assumed = [
-            f"{key}={_text(origin.value)}"
+            f"{key}={_write_value(origin.value)}"
             for key, origin in self.origins.items()
             if origin.source == ASSUMED
         ]
@@ -78,7 +78,7 @@ class SettingsInForce:
         return (*sentences, *allowed(self.obstacles, self.ignored), *self.notes)
 
 
-def _text(value: Any) -> str:
+def _write_value(value: Any) -> str:
     if isinstance(value, tuple):
         value = list(value)
     return "null" if value is None else str(value)

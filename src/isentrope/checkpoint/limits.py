@@ -1,8 +1,8 @@
 """What makes the computed step another than training's.
 
 Dropout, a router's loss and other end tokens are seen in the model; responses of another policy and
-advantages by another rule in the batch; states of another step or in another
-order in the optimizer.
+advantages by another rule in the batch; states of another step or in another order in the
+optimizer.
 """
 
 from collections.abc import Mapping
@@ -35,6 +35,8 @@ _WAYS_OUT = (
     "if U was drawn by an earlier policy, estimator.off_policy: true weights its tokens by this "
     "record, which is then believed; if at another temperature, set sampling.temperature as there"
 )
+FEWER_STEPS = "The optimizer has counted"
+"""Begins the note on an optimizer that has counted fewer steps than its checkpoint."""
 _NO_SAMPLER = (RECORDED, SFT)
 """Objectives to which it does not matter who drew the batch, and with which advantages."""
 
@@ -100,7 +102,7 @@ def stale_batch(
         return [], ()
     record = check_logprobs(policy, U)
     if record.fault is not None:
-        words = _clause(record.sentence)
+        words = _as_clause(record.sentence)
         if not estimator.off_policy:
             words += (
                 "; without sampler_logprobs U is believed, untested, to be drawn by this policy"
@@ -110,13 +112,13 @@ def stale_batch(
         return [], ()
     if estimator.off_policy:
         return [], (f"U is weighted by its sampler's record, which is believed: {record.sentence}",)
-    words = f"{_clause(record.sentence)}: {_WAYS_OUT}"
+    words = f"{_as_clause(record.sentence)}: {_WAYS_OUT}"
     if record.difference > OTHER_SAMPLER:
         return [Obstacle("stale_batch", words)], ()
     return [], (f"{words}; a sampler in bfloat16 differs as much.",)
 
 
-def _clause(sentence: str) -> str:
+def _as_clause(sentence: str) -> str:
     return f"{sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
@@ -138,10 +140,6 @@ def unlike_advantages(
         return []
     words = f"U's advantages are those of {rules[0]}, training had {trained}"
     return [Obstacle("estimator.advantages", words)]
-
-
-FEWER_STEPS = "The optimizer has counted"
-"""Begins the note on an optimizer that has counted fewer steps than its checkpoint."""
 
 
 def note_missing_steps(state: OptimizerState, checkpoint: CheckpointFacts) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from isentrope.checkpoint.facts import CheckpointFacts
 from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.in_force import ASSUMED, Origin, SettingsInForce
-from isentrope.checkpoint.infer.fields import KEYS
+from isentrope.checkpoint.infer.fields import TRAINING_KEYS
 from isentrope.checkpoint.infer.settings import (
     GivenBatch,
     Obstacle,
@@ -55,33 +55,33 @@ def settle(
     file = config.batch_config.U_file
     if batch is None:
         batch = batch_in_file(file, computed=config.estimator.advantages is not None)
-    own_objective = values[_OBJECTIVE] if _OBJECTIVE in chosen else None
-    uncontrolled = checkpoint.uncontrolled_objective(own_objective, drawn=batch.drawn)
+    chosen_objective = values[_OBJECTIVE] if _OBJECTIVE in chosen else None
+    uncontrolled = checkpoint.uncontrolled_objective(chosen_objective, drawn=batch.drawn)
     training = checkpoint.settings
     if uncontrolled is not None:
         training = checkpoint.settings_without_control(uncontrolled)
-    objective, obstacles = _objective(values, training, chosen, batch)
+    objective, obstacles = _choose_objective(values, training, chosen, batch)
     use = Use(
         objective,
         off_policy=config.estimator.off_policy,
         own_advantages=batch.has_advantages,
         entropy_weights=batch.has_entropy_weights,
         rounding=config.precision.updating.rounding,
-        reward_weights=() if batch.has_rewards else _reward_weights(config.batch_config),
+        reward_weights=() if batch.has_rewards else _read_reward_weights(config.batch_config),
     )
     sampled = batch.drawn or config.batch_config.E_file is None
-    acting, assumed = _acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
+    acting, assumed = _find_acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
     if file is not None:
         obstacles += of_another_step(file, batch, checkpoint.files.step)
     origins: dict[str, Origin] = {}
     filled: dict[str, Any] = {}
-    for key in KEYS:
+    for key in TRAINING_KEYS:
         setting = training.get(key) if key in acting else None
         if key in chosen:
             origins[key] = Origin(values[key], "configuration", setting and setting.value)
-            if setting is not None and not _same(values[key], setting.value):
+            if setting is not None and not _are_equal(values[key], setting.value):
                 words = (
-                    f"{key} is {_plain(values[key])!r}, training had {_plain(setting.value)!r} "
+                    f"{key} is {_as_list(values[key])!r}, training had {_as_list(setting.value)!r} "
                     f"({setting.file})"
                 )
                 obstacles.append(Obstacle(key, words))
@@ -94,13 +94,13 @@ def settle(
             origins[key] = Origin(value, ASSUMED)
         else:
             origins[key] = Origin(values[key], "default")
-    obstacles += _obstacles_of_training(checkpoint, use)
+    obstacles += _find_obstacles(checkpoint, use)
     notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
     in_force = _fill(config, filled)
     return SettingsInForce(in_force, origins, tuple(obstacles), tuple(notes))
 
 
-def _reward_weights(data: BatchConfig) -> tuple[float, ...]:
+def _read_reward_weights(data: BatchConfig) -> tuple[float, ...]:
     """Weights of the reward functions of U's task; empty where none are set."""
     if data.U_dataset_name not in (None, data.dataset_name):
         return ()  # the options are those of E's task
@@ -118,7 +118,7 @@ def _read_sections(config: MeasureConfig) -> tuple[dict[str, Any], set[str]]:
             key = f"{name}.{field}"
             values[key] = value
             unset = value is None and key in _NULL_IS_UNSET
-            if key in KEYS and field in section.model_fields_set and not unset:
+            if key in TRAINING_KEYS and field in section.model_fields_set and not unset:
                 chosen.add(key)
     return values | {"estimator.clip": config.estimator.clip_pair}, chosen
 
@@ -133,7 +133,7 @@ def _fill(config: MeasureConfig, values: Mapping[str, Any]) -> MeasureConfig:
     return config.model_copy(update=sections)
 
 
-def _obstacles_of_training(checkpoint: CheckpointFacts, use: Use) -> list[Obstacle]:
+def _find_obstacles(checkpoint: CheckpointFacts, use: Use) -> list[Obstacle]:
     """The parts of training's step that the computed step lacks, one obstacle per field."""
     obstacles: list[Obstacle] = []
     if not checkpoint.contract.get("replayable", True):
@@ -144,31 +144,31 @@ def _obstacles_of_training(checkpoint: CheckpointFacts, use: Use) -> list[Obstac
     return obstacles
 
 
-def _objective(
+def _choose_objective(
     values: Mapping[str, Any],
     training: Mapping[str, Setting],
     chosen: Collection[str],
     batch: GivenBatch,
 ) -> tuple[str, list[Obstacle]]:
     """The objective in force, and why training's is not where it cannot be."""
-    own = values[_OBJECTIVE]
+    configured = values[_OBJECTIVE]
     setting = training.get(_OBJECTIVE)
     if _OBJECTIVE in chosen or setting is None:
-        return own, []
+        return configured, []
     trained = setting.value
     if trained == RECORDED and values["estimator.off_policy"]:
-        why = "whose token weights hold the ratios already: leave estimator.off_policy out"
+        cause = "whose token weights hold the ratios already: leave estimator.off_policy out"
     elif trained != "dr_grpo" and values["estimator.max_response_length"] is not None:
-        why = "and estimator.max_response_length acts with dr_grpo only"
+        cause = "and estimator.max_response_length acts with dr_grpo only"
     elif trained in _NEEDED and batch.drawn:
-        why = f"which needs batch_config.U_file: {_NEEDED[trained]}"
+        cause = f"which needs batch_config.U_file: {_NEEDED[trained]}"
     else:
         return trained, []
-    words = f"training's objective is {trained} ({setting.file}), {why}"
-    return own, [Obstacle(_OBJECTIVE, words)]
+    words = f"training's objective is {trained} ({setting.file}), {cause}"
+    return configured, [Obstacle(_OBJECTIVE, words)]
 
 
-def _acting_keys(
+def _find_acting_keys(
     checkpoint: CheckpointFacts,
     training: Mapping[str, Setting],
     use: Use,
@@ -209,13 +209,13 @@ def _acting_keys(
     return acting, acting - settled - same_step
 
 
-def _plain(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _same(own: Any, trained: Any) -> bool:
-    if isinstance(own, (tuple, list)) and isinstance(trained, (tuple, list)):
-        return len(own) == len(trained) and all(map(_same, own, trained))
-    if isinstance(own, (int, float)) and isinstance(trained, (int, float)):
-        return math.isclose(own, trained, rel_tol=1e-9)
-    return own == trained
+def _are_equal(value: Any, trained: Any) -> bool:
+    if isinstance(value, (tuple, list)) and isinstance(trained, (tuple, list)):
+        return len(value) == len(trained) and all(map(_are_equal, value, trained))
+    if isinstance(value, (int, float)) and isinstance(trained, (int, float)):
+        return math.isclose(value, trained, rel_tol=1e-9)
+    return value == trained

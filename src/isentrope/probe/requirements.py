@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from isentrope.checkpoint.infer.fields import SAMPLER_OFF, filters
+from isentrope.checkpoint.infer.sampler_filters import SAMPLER_OFF, filters
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.choices import Functional, Method, Preconditioning
 from isentrope.sampling.advantages import RewardFunction

@@ -129,7 +129,7 @@ class SettingsRecord:
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class StepSummary:
     """The optimizer's step.
 
     Attributes:
@@ -195,5 +195,5 @@ class Header:
     batches: BatchesRecord
     estimator: EstimatorRecord
     settings: SettingsRecord = field(default_factory=SettingsRecord)
-    step: StepRecord
+    step: StepSummary
     provenance: Provenance

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from isentrope.checkpoint.digests import UNKNOWN, Digests
+from isentrope.checkpoint.digests import UNKNOWN_DIGEST, Digests
 from isentrope.config.io import ConfigError
 
 Content = Mapping[str, Any]
@@ -42,7 +42,9 @@ def changed(before: Content, now: Content, may_change: Collection[str] = ()) -> 
 def known_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
     both = [part for part in now if part in before]
-    return [p for p in both if before[p].startswith(UNKNOWN) == now[p].startswith(UNKNOWN)]
+    return [
+        p for p in both if before[p].startswith(UNKNOWN_DIGEST) == now[p].startswith(UNKNOWN_DIGEST)
+    ]
 
 
 def changed_parts(before: Digests, now: Digests) -> list[str]:

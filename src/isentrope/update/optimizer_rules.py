@@ -40,11 +40,11 @@ SHORT_MOMENTS = (
     "The optimizer's moments are of 16 bits, so training rounds its steps and takes another one "
     "than v: isentrope.update.rounding computes it."
 )
-_SHORT = (torch.bfloat16, torch.float16)
+_SHORT_TYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class RuleStep:
+class ParameterStep:
     """One parameter's update direction, split as v = momentum + decay − preconditioner · g.
 
     Attributes:
@@ -66,7 +66,7 @@ def adam(
     preconditioning: Preconditioning = "this_step",
     *,
     decoupled: bool = False,
-) -> RuleStep:
+) -> ParameterStep:
     """Adam, its weight decay inside the gradient (Kingma & Ba, arXiv 1412.6980) or decoupled.
 
     Args:
@@ -93,7 +93,7 @@ def adam(
     scale = 1 / ((1 - beta1**tau) * root)
     momentum = -beta1 * scale * _read_moment(state, "exp_avg", total)
     P = (1 - beta1) * scale
-    return RuleStep(momentum, -penalty if decoupled else -P * penalty, P)
+    return ParameterStep(momentum, -penalty if decoupled else -P * penalty, P)
 
 
 adamw = partial(adam, decoupled=True)
@@ -105,7 +105,7 @@ def sgd(
     state: ParameterState,
     group: ParamGroup,
     preconditioning: Preconditioning = "this_step",
-) -> RuleStep:
+) -> ParameterStep:
     """Stochastic gradient descent, with or without (Nesterov) momentum, as torch defines it.
 
     Args:
@@ -130,7 +130,7 @@ def sgd(
     else:
         past = mu
         factor = fresh
-    return RuleStep(
+    return ParameterStep(
         momentum=-past * _read_moment(state, "momentum_buffer", gradient),
         decay=-factor * float(group["weight_decay"]) * theta,
         preconditioner=torch.full_like(gradient, factor),
@@ -143,7 +143,7 @@ def rmsprop(
     state: ParameterState,
     group: ParamGroup,
     preconditioning: Preconditioning = "this_step",
-) -> RuleStep:
+) -> ParameterStep:
     """RMSprop, plain or centred, with or without momentum, as torch defines it.
 
     Args:
@@ -168,7 +168,7 @@ def rmsprop(
     preconditioner = 1 / (second.sqrt() + float(group["eps"]))
     mu = float(group["momentum"])
     past = -mu * _read_moment(state, "momentum_buffer", gradient)
-    return RuleStep(past, -preconditioner * penalty, preconditioner)
+    return ParameterStep(past, -preconditioner * penalty, preconditioner)
 
 
 def _read_moment(state: ParameterState, name: str, like: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _read_moment(state: ParameterState, name: str, like: Tensor) -> Tensor:
 
 
 RULES: dict[
-    str, Callable[[Tensor, Tensor, ParameterState, ParamGroup, Preconditioning], RuleStep]
+    str, Callable[[Tensor, Tensor, ParameterState, ParamGroup, Preconditioning], ParameterStep]
 ] = {
     "adamw": adamw,
     "adam": adam,
@@ -287,7 +287,7 @@ def short_types(
     """
     types = {**stored, **moments}
     parts = policy.parts
-    short = {n: kind for n in policy.names if (kind := types.get(n)) in _SHORT}
+    short = {n: kind for n in policy.names if (kind := types.get(n)) in _SHORT_TYPES}
     differ = {
         n: (parts[n].to(kind).to(parts[n].dtype) != parts[n]).sum() for n, kind in short.items()
     }

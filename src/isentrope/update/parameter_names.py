@@ -34,6 +34,14 @@ from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_json
 
+Names = Sequence[str] | Sequence[Sequence[str]]
+"""Names in an optimizer's order, flat or one list per param group."""
+SIDECAR = "parameter_names.json"
+PARTLY_FROZEN = (
+    "If training froze part of the model, say what it trained: checkpoint.trainable (patterns of "
+    "parameter names) in YAML, requires_grad_ in Python."
+)
+"""Way out where a policy and its optimizer train different parameters."""
 WRAPPERS = frozenset(
     {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"}
 )
@@ -118,15 +126,6 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
 def _pair_neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
     """Each two components that stand beside each other in a name, such as lora_A and default."""
     return set(chain.from_iterable(pairwise(name.split(".")) for name in names))
-
-
-SIDECAR = "parameter_names.json"
-Names = Sequence[str] | Sequence[Sequence[str]]
-PARTLY_FROZEN = (
-    "If training froze part of the model, say what it trained: checkpoint.trainable (patterns of "
-    "parameter names) in YAML, requires_grad_ in Python."
-)
-"""Way out where a policy and its optimizer train different parameters."""
 
 
 def names_of_states(
@@ -237,12 +236,12 @@ def _order_as_hugging_face(
     policy: Policy, groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
 ) -> list[str]:
     """Trainable names as transformers.Trainer hands them to its optimizer."""
-    cure = f"pass names=, or put {SIDECAR} beside the file."
+    remedy = f"pass names=, or put {SIDECAR} beside the file."
     if len(groups) > 2:
-        raise ValueError(f"The optimizer has {len(groups)} param groups and no names: {cure}")
+        raise ValueError(f"The optimizer has {len(groups)} param groups and no names: {remedy}")
     if len(groups) == 1:
-        every = [name for name, _ in policy.model.named_parameters()]
-        parts = [every if sizes[0] == len(every) else list(policy.names)]
+        all_names = [name for name, _ in policy.model.named_parameters()]
+        parts = [all_names if sizes[0] == len(all_names) else list(policy.names)]
     else:
         from transformers import Trainer
 
@@ -255,7 +254,7 @@ def _order_as_hugging_face(
         if parts[1] and groups[1].get("weight_decay"):
             raise ValueError(
                 "The second param group has weight decay, so the groups are not Hugging Face's "
-                f"decay and no-decay: {cure}"
+                f"decay and no-decay: {remedy}"
             )
     for group, (names, size) in enumerate(zip(parts, sizes, strict=True)):
         if len(names) != size:

@@ -7,10 +7,10 @@
 c_ik = w_i A_i for the objectives of `objective`, so that v_i = w_i A_i · P ∂S(t_i). A recorded
 batch of a loss with an entropy term has d_ik ∂H_ik beside every c_ik ∂s_ik.
 
-v is the optimizer's change of θ, divided by η, the learning rate of its first param
-group; a group with another rate η_g is scaled by η_g/η. P contains the clip factor and the second
-moment of THIS step, held fixed, so the sum is exact. All arithmetic is float64: the difference
-of two float32 parameter sets would keep three digits at η = 1e-6.
+v is the optimizer's change of θ, divided by η, the learning rate of its first param group; a group
+with another rate η_g is scaled by η_g/η. P contains the clip factor and the second moment of this
+step, held fixed, so the sum is exact. All arithmetic is float64: the difference of two float32
+parameter sets would keep three digits at η = 1e-6.
 """
 
 from __future__ import annotations
@@ -159,8 +159,10 @@ def optimizer_step(
     coefficients = token_weights(
         rollouts, objective, max_response_length, clip_high=clip_high, micro_batch=micro_batch
     )
-    read = isinstance(optimizer, OptimizerState)
-    state = optimizer if read else load_optimizer_state(policy, optimizer)
+    if isinstance(optimizer, OptimizerState):
+        state = optimizer
+    else:
+        state = load_optimizer_state(policy, optimizer)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
     loss_gradient = weighted_gradient(
@@ -250,8 +252,8 @@ def follow_rule(
     state.require_still(loss_gradient)
     for name, theta in policy.theta.items():
         if name in state.untrained:
-            for part in (preconditioner, *components.values()):
-                part[name] = torch.zeros_like(loss_gradient[name])
+            for vector in (preconditioner, *components.values()):
+                vector[name] = torch.zeros_like(loss_gradient[name])
             continue
         ratio = state.rate_ratio(name)
         moments = {
@@ -259,9 +261,9 @@ def follow_rule(
             for key, x in state.moments[name].items()
         }
         clipped = clip * loss_gradient[name]
-        piece = follow(theta.double(), clipped, moments, state.groups[name], preconditioning)
-        preconditioner[name] = ratio * clip * piece.preconditioner
-        components["momentum"][name] = ratio * piece.momentum
-        components["decay"][name] = ratio * piece.decay
+        part = follow(theta.double(), clipped, moments, state.groups[name], preconditioning)
+        preconditioner[name] = ratio * clip * part.preconditioner
+        components["momentum"][name] = ratio * part.momentum
+        components["decay"][name] = ratio * part.decay
         components["gradient"][name] = -preconditioner[name] * loss_gradient[name]
     return components, preconditioner

@@ -27,7 +27,7 @@ from isentrope.results.header import (
     PolicyRecord,
     Provenance,
     SettingsRecord,
-    StepRecord,
+    StepSummary,
 )
 from isentrope.run.folder import versions
 from isentrope.sampling.batches import UpdateBatchReport
@@ -200,7 +200,7 @@ def _make_header(
             estimator.functional, estimator.options.method, estimator.confidence
         ),
         settings=SettingsRecord(dict(settings.origins), settings.obstacles, settings.ignored),
-        step=StepRecord(
+        step=StepSummary(
             objective=estimator.objective,
             learning_rate=step.learning_rate,
             gradient_norm=step.gradient_norm,

@@ -10,9 +10,8 @@ from transformers import TrainingArguments
 import isentrope
 from isentrope.checkpoint.infer.fields import (
     FIELDS,
-    KEYS,
     REFUSALS,
-    by_field,
+    TRAINING_KEYS,
     require_known_settings,
 )
 from tests.checkpoint.infer.settings_page import PAGE, settings_page
@@ -34,18 +33,33 @@ def test_every_refused_field_has_a_refusal_and_may_be_acknowledged():
     ruled = {refusal.field for refusal in REFUSALS}
     assert refused - ruled == {"router_aux_loss_coef", "disable_dropout"}  # seen in the model
     assert ruled - refused == {"loss_type", "scale_rewards"}
-    require_known_settings([*refused, *ruled, *KEYS])
+    require_known_settings([*refused, *ruled, *TRAINING_KEYS])
 
 
 def test_the_page_is_made_from_the_code():
     assert PAGE.read_text(encoding="utf-8") == settings_page()
 
 
-OUR_KEYS = by_field(
-    {
-        "ours": "temperature max_grad_norm loss_type learning_rate seed debug optim project beta "
-        "max_length epsilon delta top_k top_p min_p weight_decay log_level warmup_steps report_to"
-    }
+OUR_KEYS = (
+    "temperature",
+    "max_grad_norm",
+    "loss_type",
+    "learning_rate",
+    "seed",
+    "debug",
+    "optim",
+    "project",
+    "beta",
+    "max_length",
+    "epsilon",
+    "delta",
+    "top_k",
+    "top_p",
+    "min_p",
+    "weight_decay",
+    "log_level",
+    "warmup_steps",
+    "report_to",
 )
 """Names that are also ours: keys of a configuration, of a contract or of a log."""
 BELOW = (

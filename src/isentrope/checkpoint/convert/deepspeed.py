@@ -43,13 +43,14 @@ def read_deepspeed(folder: Path) -> Gathered | None:
         FileNotFoundError: If the model's file, or that of a process, is missing.
         ValueError: If a vector does not have the length of its parameters.
     """
-    folder = _step(folder)
+    folder = _find_step(folder)
     saved = [
-        read_torch_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")
+        read_torch_as_data(file)["optimizer_state_dict"]
+        for file in _sort_files(folder, "optim_states")
     ]
     if not saved:
         return None
-    models = [read_torch_as_data(f) for f in _ordered(folder, "model_states")]
+    models = [read_torch_as_data(file) for file in _sort_files(folder, "model_states")]
     if not models:
         raise FileNotFoundError(f"{folder} has no *_model_states.pt: names and shapes are in it.")
     count = saved[0]["partition_count"]
@@ -58,13 +59,12 @@ def read_deepspeed(folder: Path) -> Gathered | None:
         raise FileNotFoundError(
             f"{folder} has {len(saved)} *_optim_states.pt of {count}: copy those of all processes."
         )
-    settings = _settings(saved[0])
+    settings = _read_settings(saved[0])
     groups = models[0]["param_shapes"]
-    weights, moments = (_third_stage if "fp32_flat_groups" in saved[0] else _first_stages)(
-        saved, models
-    )
-    for name, of in models[0].get("shared_params", {}).items():
-        weights[name] = weights[of]
+    read_stage = _read_third_stage if "fp32_flat_groups" in saved[0] else _read_first_stages
+    weights, moments = read_stage(saved, models)
+    for name, original in models[0].get("shared_params", {}).items():
+        weights[name] = weights[original]
     optimizer = {
         "state": moments,
         "param_groups": [
@@ -73,17 +73,17 @@ def read_deepspeed(folder: Path) -> Gathered | None:
         ],
     }
     config = models[0].get("ds_config")
-    in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
-    clip = saved[0].get("clip_grad", in_config)  # 0 for any norm
-    training = {"max_grad_norm": clip or None} if isinstance(clip, (int, float)) else {}
+    configured_norm = config.get("gradient_clipping") if isinstance(config, Mapping) else None
+    max_norm = saved[0].get("clip_grad", configured_norm)  # 0 for any norm
+    training = {"max_grad_norm": max_norm or None} if isinstance(max_norm, (int, float)) else {}
     return Gathered("DeepSpeed ZeRO", weights, optimizer, training=training)
 
 
-Content = tuple[dict[str, Tensor], dict[str, dict[str, Any]]]
+_WeightsAndMoments = tuple[dict[str, Tensor], dict[str, dict[str, Any]]]
 """Weights, and what the optimizer remembers of each parameter."""
 
 
-def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+def _read_first_stages(saved: Sequence[Any], models: Sequence[Any]) -> _WeightsAndMoments:
     """Stages 1 and 2: one vector per param group, cut across processes."""
     paddings = saved[0].get("param_alignment_paddings")
     weights = {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}
@@ -91,12 +91,12 @@ def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     for k, shapes in enumerate(models[0]["param_shapes"]):
         split = partial(split_flat, behind=paddings[k] if paddings else None)
         weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
-        states = [_states(s["base_optimizer_state"], k)[0] for s in saved]
+        states = [_list_states(s["base_optimizer_state"], k)[0] for s in saved]
         moments |= of_parameters(states, shapes, split)
     return weights, moments
 
 
-def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+def _read_third_stage(saved: Sequence[Any], models: Sequence[Any]) -> _WeightsAndMoments:
     """Stage 3: all parameters in one row per process, which DeepSpeed keeps in several vectors."""
     weights: dict[str, Tensor] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
@@ -105,7 +105,7 @@ def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     shapes = {name: shape for group in models[0]["param_shapes"] for name, shape in group.items()}
     rows: list[State] = []
     for state in (s["optimizer_state_dict"] for s in saved):
-        vectors = [v for k in range(len(state["param_groups"])) for v in _states(state, k)]
+        vectors = [v for k in range(len(state["param_groups"])) for v in _list_states(state, k)]
         rows.append(
             {
                 key: torch.cat([v[key] for v in vectors]) if is_vector(first) else first
@@ -116,7 +116,7 @@ def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     return weights, of_parameters(rows, shapes, _split_third)
 
 
-def _step(folder: Path) -> Path:
+def _find_step(folder: Path) -> Path:
     """The folder of the step that `latest` names; the folder itself where there is none."""
     latest = folder / "latest"
     if not latest.exists():
@@ -127,13 +127,13 @@ def _step(folder: Path) -> Path:
     return folder / name
 
 
-def _ordered(folder: Path, kind: str) -> list[Path]:
+def _sort_files(folder: Path, kind: str) -> list[Path]:
     """Files of a kind, in the order of their processes."""
     files = folder.glob(f"*_{kind}.pt")
     return sorted(files, key=lambda f: [int(n) for n in re.findall(r"\d+", f.name)])
 
 
-def _settings(saved: Any) -> list[dict[str, Any]]:
+def _read_settings(saved: Any) -> list[dict[str, Any]]:
     """Settings of the param groups, without what only DeepSpeed knows."""
     state = saved.get("optimizer_state_dict", saved.get("base_optimizer_state"))
     if isinstance(state, list):  # elastic checkpoints keep states alone
@@ -144,7 +144,7 @@ def _settings(saved: Any) -> list[dict[str, Any]]:
     return [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
 
 
-def _states(state: Any, group: int) -> list[State]:
+def _list_states(state: Any, group: int) -> list[State]:
     """What the optimizer remembers of each flat vector of a group."""
     return [state["state"].get(n, {}) for n in state["param_groups"][group]["params"]]
 
@@ -156,6 +156,6 @@ def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
         raise ValueError("A flat vector is shorter than the parameters of its group.")
     pieces = zip(*(part.flatten()[: sum(sizes)].split(sizes) for part in parts), strict=True)
     return {
-        name: torch.cat(of)[: math.prod(shape)].view(tuple(shape)).clone()
-        for (name, shape), of in zip(shapes.items(), pieces, strict=True)
+        name: torch.cat(of_processes)[: math.prod(shape)].view(tuple(shape)).clone()
+        for (name, shape), of_processes in zip(shapes.items(), pieces, strict=True)
     }

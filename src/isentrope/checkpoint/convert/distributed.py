@@ -23,15 +23,21 @@ from isentrope.system.reading import reading
 
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"
-_OF_DCP = {
-    "torch.distributed.checkpoint.metadata": "Metadata MetadataIndex StorageMeta TensorProperties "
-    f"{_BYTES} TensorStorageMetadata ChunkStorageMetadata _MEM_FORMAT_ENCODING",
-    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
-    "torch.serialization": "_get_layout",
-    "pathlib": "PosixPath",
-    "pathlib._local": "PosixPath",
+_WRITTEN_BY_TORCH = {
+    "torch.distributed.checkpoint.metadata.Metadata",
+    "torch.distributed.checkpoint.metadata.MetadataIndex",
+    "torch.distributed.checkpoint.metadata.StorageMeta",
+    "torch.distributed.checkpoint.metadata.TensorProperties",
+    f"torch.distributed.checkpoint.metadata.{_BYTES}",
+    "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.serialization._get_layout",
+    "pathlib.PosixPath",
+    "pathlib._local.PosixPath",
 }
-"""What torch itself writes into .metadata."""
+"""Classes that torch itself names in .metadata."""
 FSDP_WEIGHTS = "pytorch_model_fsdp"
 FSDP_OPTIMIZER = "optimizer"
 
@@ -52,11 +58,11 @@ def read_dcp(folder: Path) -> Gathered | None:
     """
     if not is_dcp(folder):
         return None
-    content = _content(folder)
+    content = _read_content(folder)
     beside = folder.with_name("optimizer")
     if folder.name == "weights" and is_dcp(beside):  # two folders, as NeMo-RL writes them
-        content = {"weights": content, "optimizer": _content(beside)}
-    return _gathered("torch.distributed.checkpoint", content, folder)
+        content = {"weights": content, "optimizer": _read_content(beside)}
+    return _gather("torch.distributed.checkpoint", content, folder)
 
 
 def read_fsdp(folder: Path) -> Gathered | None:
@@ -73,16 +79,17 @@ def read_fsdp(folder: Path) -> Gathered | None:
     parts: dict[str, Any] = {}
     for name in (FSDP_WEIGHTS, FSDP_OPTIMIZER):
         if is_dcp(folder / f"{name}_0"):
-            parts[name] = _content(folder / f"{name}_0")
+            parts[name] = _read_content(folder / f"{name}_0")
         elif (file := folder / f"{name}.bin").exists():
             parts[name] = read_torch(file)
-    return _gathered("FSDP of accelerate or transformers", parts, folder)
+    return _gather("FSDP of accelerate or transformers", parts, folder)
 
 
-def _gathered(layout: str, content: Any, folder: Path) -> Gathered:
+def _gather(layout: str, content: Any, folder: Path) -> Gathered:
     """The one model and the optimizer, if any, of what was saved."""
-    found = [*_parts(content)]
-    weights, optimizers = ([x for x in found if of(x)] for of in (_is_weights, _is_optimizer))
+    mappings = [*_walk_mappings(content)]
+    weights = [mapping for mapping in mappings if _is_weights(mapping)]
+    optimizers = [mapping for mapping in mappings if _is_optimizer(mapping)]
     if len(weights) != 1 or len(optimizers) > 1:
         raise ValueError(
             f"{folder} holds {len(weights)} sets of weights by name and {len(optimizers)} "
@@ -102,23 +109,21 @@ def require_inert(folder: Path) -> None:
         named = set(saved.classes)
         for name, entry in saved.entries.items():
             named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
-        for dotted in sorted(named):
-            module, _, name = dotted.rpartition(".")
-            if name not in _OF_DCP.get(module, "").split():
-                raise ValueError(f"it names {dotted}, which could run code")
+        for name in sorted(named - _WRITTEN_BY_TORCH):
+            raise ValueError(f"it names {name}, which could run code")
 
 
-def _content(folder: Path) -> Any:
+def _read_content(folder: Path) -> Any:
     """What was saved, whole: mappings and lists of values by their paths."""
     with reading(folder / METADATA):
         saved = _Saved(folder)
         root = _Node()
         for name, entry in saved.entries.items():
             *path, last = saved.paths.get(name, (name,))
-            here = root
+            node = root
             for key in path:
-                here = here.setdefault(key, _Node())
-            here[last] = saved.value(name, entry)
+                node = node.setdefault(key, _Node())
+            node[last] = saved.value(name, entry)
         return root.plain()
 
 
@@ -142,8 +147,9 @@ class _Saved:
             for index, place in metadata["storage_data"].items()
         }
         files = {place["relative_path"] for place in self.places.values()}
-        if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
-            raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
+        outside = [file for file in files if Path(file).is_absolute() or ".." in Path(file).parts]
+        if outside:
+            raise ValueError(f"it names a file outside of the folder, {outside[0]!r}")
         self.sizes = {name: (folder / name).stat().st_size for name in files}
         if sum(place["length"] for place in self.places.values()) > sum(self.sizes.values()):
             raise ValueError("it names more bytes than the data files have")
@@ -165,8 +171,9 @@ class _Saved:
             raise ValueError(f"the parts of {name!r} are not those of a tensor of shape {size}")
         whole = torch.empty(size, dtype=dtype)
         for part, chunk in zip(parts, chunks, strict=True):
-            here = zip(chunk["offsets"], part.shape, strict=True)
-            whole[tuple(slice(start, start + length) for start, length in here)].copy_(part)
+            extents = zip(chunk["offsets"], part.shape, strict=True)
+            region = tuple(slice(start, start + length) for start, length in extents)
+            whole[region].copy_(part)
         return whole
 
     def loaded(self, name: str, offset: Any) -> Loaded:
@@ -194,13 +201,13 @@ class _Node(dict[Any, Any]):
         return [plain[i] for i in range(len(plain))] if is_list else plain
 
 
-def _parts(content: Any) -> Iterator[State]:
+def _walk_mappings(content: Any) -> Iterator[State]:
     """Every mapping from the root on, without those inside weights and optimizer states."""
     if isinstance(content, Mapping):
         yield content
         if not (_is_weights(content) or _is_optimizer(content)):
             for part in content.values():
-                yield from _parts(part)
+                yield from _walk_mappings(part)
 
 
 def _is_weights(part: State) -> bool:

@@ -87,13 +87,13 @@ def of_parameters(
     states: Sequence[State], shapes: Shapes, split: Split = split_flat
 ) -> dict[str, dict[str, Any]]:
     """What the processes remember of a flat vector, as what they remember of each parameter."""
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for key, first in states[0].items():
         parts = [state[key] for state in states]
         entries = split(parts, shapes) if is_vector(first) else dict.fromkeys(shapes, first)
         for name, entry in entries.items():
-            found.setdefault(name, {})[key] = entry
-    return found
+            by_name.setdefault(name, {})[key] = entry
+    return by_name
 
 
 def described_model(config: Path) -> nn.Module:

@@ -48,51 +48,57 @@ def read_verl(folder: Path) -> Gathered | None:
     if not sizes:
         return None
     size = min(sizes)
-    models = _files(folder, "model", size)
-    weights = joined(models)
+    models = _read_files(folder, "model", size)
+    weights = join(models)
     described = folder / "huggingface"
     config = described if (described / "config.json").is_file() else None
     optimizer = None
     if any(folder.glob("optim_world_size_*")):
-        states = _files(folder, "optim", size)
+        states = _read_files(folder, "optim", size)
         if (groups := len(states[0]["param_groups"])) != 1:
             raise ValueError(
                 f"{folder} has {groups} param groups, whose numbers do not say which parameters "
                 "they hold; verl makes one."
             )
         names = list(weights)
-        if config is not None and not _of_adapter(names):  # a tied weight has two names in a file
+        if config is not None and not _select_adapter(
+            names
+        ):  # a tied weight has two names in a file
             once = {name for name, _ in described_model(config).named_parameters()}
             names = [name for name in names if name in once]
         version = folder / "fsdp_config.json"
         flat = version.is_file() and read_json(version).get("FSDP_version") == 1
-        optimizer = _of_units(states, models, names) if flat else _named(joined(states), names)
+        if flat:
+            optimizer = _name_flat_vectors(states, models, names)
+        else:
+            optimizer = _name_parameters(join(states), names)
     return Gathered("verl", weights, optimizer, config)
 
 
-def _of_adapter(names: list[str]) -> list[str]:
+def _select_adapter(names: list[str]) -> list[str]:
     return [name for name in names if "lora_" in name]
 
 
-def _files(folder: Path, kind: str, size: int) -> list[Any]:
+def _read_files(folder: Path, kind: str, size: int) -> list[Any]:
     files = [folder / f"{kind}_world_size_{size}_rank_{i}.pt" for i in range(size)]
     if missing := [file for file in files if not file.is_file()]:
         raise FileNotFoundError(f"{missing[0]} is missing: {size} processes wrote one file each.")
-    log = logging.getLogger("torch.distributed.device_mesh")
-    level = log.level
-    log.setLevel("ERROR")  # it warns of each mesh that is read without its processes
+    logger = logging.getLogger("torch.distributed.device_mesh")
+    level = logger.level
+    logger.setLevel("ERROR")  # it warns of each mesh that is read without its processes
     try:
         return [read_torch(file) for file in files]
     finally:
-        log.setLevel(level)
+        logger.setLevel(level)
 
 
-def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
+def _name_parameters(optimizer: State, names: list[str]) -> dict[str, Any]:
     """The optimizer by name; of an adapter without the base, which verl's optimizer counts too."""
     # a frozen base has no state, and with save_lora_only its weights are not saved
-    state, (group,) = optimizer["state"], optimizer["param_groups"]
+    state = optimizer["state"]
+    (group,) = optimizer["param_groups"]
     trained = sorted(state)
-    adapter = _of_adapter(names)
+    adapter = _select_adapter(names)
     if trained and len(trained) == len(adapter):
         named = dict(zip(trained, adapter, strict=True))
     elif sorted(group["params"]) != list(range(len(names))):
@@ -110,26 +116,29 @@ def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _of_units(states: Sequence[Any], models: Sequence[State], names: list[str]) -> dict[str, Any]:
+def _name_flat_vectors(
+    states: Sequence[Any], models: Sequence[State], names: list[str]
+) -> dict[str, Any]:
     """The optimizer by name under FSDP 1: a flat vector per layer, and one of all the rest."""
     # of an adapter every matrix has a vector of its own
-    state, (group,) = states[0]["state"], states[0]["param_groups"]
-    units = [[name] for name in _of_adapter(names)] or _layers(names)
+    state = states[0]["state"]
+    (group,) = states[0]["param_groups"]
+    units = [[name] for name in _select_adapter(names)] or _split_layers(names)
     if len(state) != len(units):
         raise ValueError(
             f"The optimizer has {len(state)} flat vectors and the model {len(units)} layers with "
             "the rest: shards of FSDP 1 are read where wrap_policy and use_orig_params are verl's "
             "defaults. Train with actor_rollout_ref.actor.strategy=fsdp2 instead."
         )
-    ranks = _ranks(models[0][names[0]])
-    found: dict[str, Any] = {}
+    ranks = _ranks_of_replica(models[0][names[0]])
+    by_name: dict[str, Any] = {}
     for number, unit in zip(sorted(state), units, strict=True):
         shapes = {name: models[0][name].shape for name in unit}
-        found |= of_parameters([states[rank]["state"][number] for rank in ranks], shapes)
-    return {"state": found, "param_groups": [{**group, "params": list(found)}]}
+        by_name |= of_parameters([states[rank]["state"][number] for rank in ranks], shapes)
+    return {"state": by_name, "param_groups": [{**group, "params": list(by_name)}]}
 
 
-def _layers(names: list[str]) -> list[list[str]]:
+def _split_layers(names: list[str]) -> list[list[str]]:
     """The parameters outside of numbered layers, and then those of each layer."""
     units: dict[str, list[str]] = {"": []}
     for name in names:
@@ -138,7 +147,7 @@ def _layers(names: list[str]) -> list[list[str]]:
     return list(units.values())
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def join(parts: Sequence[Any]) -> Any:
     """The contents of all processes as one, with whole tensors.
 
     Args:
@@ -154,25 +163,25 @@ def joined(parts: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         if any(part.keys() != first.keys() for part in parts):
             raise ValueError("The files of the processes have different keys.")
-        return {key: joined([part[key] for part in parts]) for key in first}
+        return {key: join([part[key] for part in parts]) for key in first}
     if isinstance(first, list):
-        return [joined(list(items)) for items in zip(*parts, strict=True)]
+        return [join(list(items)) for items in zip(*parts, strict=True)]
     if hasattr(first, "placements"):
-        return _whole(parts)
+        return _join_tensor(parts)
     return first
 
 
-def _whole(parts: Sequence[Any]) -> Tensor:
+def _join_tensor(parts: Sequence[Any]) -> Tensor:
     """A DTensor from the parts of all processes."""
     first = parts[0]
-    cut = [k for k, placement in enumerate(first.placements) if not placement.is_replicate()]
-    if len(cut) > 1 or any(not first.placements[k].is_shard() for k in cut):
+    cuts = [placement for placement in first.placements if not placement.is_replicate()]
+    if len(cuts) > 1 or any(not placement.is_shard() for placement in cuts):
         raise ValueError(
             f"A tensor is placed as {first.placements}: one that is cut along one dimension of the "
             "mesh is supported, and replicas of it."
         )
-    local = [parts[rank].to_local() for rank in _ranks(first)]
-    whole = torch.cat(local, dim=first.placements[cut[0]].dim) if cut else local[0]
+    local = [parts[rank].to_local() for rank in _ranks_of_replica(first)]
+    whole = torch.cat(local, dim=cuts[0].dim) if cuts else local[0]
     shape = first.shape
     if whole.shape != shape:
         raise ValueError(
@@ -181,7 +190,7 @@ def _whole(parts: Sequence[Any]) -> Tensor:
     return whole
 
 
-def _ranks(tensor: Any) -> list[int]:
+def _ranks_of_replica(tensor: Any) -> list[int]:
     """The processes that hold one replica of a DTensor, in the order of their parts."""
     ranks = tensor.device_mesh.mesh
     for k in reversed(range(ranks.dim())):

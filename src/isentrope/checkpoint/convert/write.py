@@ -14,8 +14,9 @@ from isentrope.checkpoint.convert.distributed import read_dcp, read_fsdp
 from isentrope.checkpoint.convert.gathered import Gathered, described_model
 from isentrope.checkpoint.convert.verl import read_verl
 from isentrope.checkpoint.files import ADAPTER_CONFIG, TRAINER_STATE
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS, VERL_SETTINGS, read_verl_settings
-from isentrope.models.checkpoint_folder import way_out
+from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
+from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
+from isentrope.models.checkpoint import way_out
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
@@ -23,8 +24,14 @@ from isentrope.system.reading import read_json, reading
 from isentrope.update.parameter_names import plain_name, unwrapped
 
 _KEPT = (
-    *("config.json", ADAPTER_CONFIG, "generation_config.json", "*token*", "vocab*", "merges.txt"),
-    *("*.model", "chat_template*"),
+    "config.json",
+    ADAPTER_CONFIG,
+    "generation_config.json",
+    "*token*",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "chat_template*",
 )
 """Beside the weights: configuration and tokenizer."""
 _OF_TRAINING = (TRAINING_ARGS, TRAINER_STATE, "scheduler.pt")
@@ -86,35 +93,40 @@ def convert(
         read_verl_settings(Path(run_settings))
     gathered = _read(folder)
     places = [gathered.config, folder] if model is None else [Path(model)]
-    known = (
-        x for x in places if x and any((x / n).is_file() for n in ("config.json", ADAPTER_CONFIG))
-    )
-    if (config := next(known, None)) is None:
+    described = (place for place in places if place is not None and _describes_model(place))
+    if (config := next(described, None)) is None:
         raise FileNotFoundError(
             f"{model or folder} has no config.json or {ADAPTER_CONFIG}: give --model, the "
             "folder of the base model that was trained, or of an adapter of the same shape."
         )
     adapter = (config / ADAPTER_CONFIG).is_file()
     weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
-    weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
-    with whole_folder(out) as here:
+    weights = (
+        _name_adapter_weights(weights, gathered) if adapter else _check_weights(weights, config)
+    )
+    with whole_folder(out) as partial:
         name = f"{'adapter_' if adapter else ''}model{{suffix}}.safetensors"
-        most = 2**63 if adapter else "5GB"  # PEFT reads an adapter from one file
-        save_torch_state_dict(weights, here, filename_pattern=name, max_shard_size=most)
+        largest_file = 2**63 if adapter else "5GB"  # PEFT reads an adapter from one file
+        save_torch_state_dict(weights, partial, filename_pattern=name, max_shard_size=largest_file)
         copied = [file for pattern in _KEPT for file in config.glob(pattern)]
         for file in (*copied, *(folder / name for name in _OF_TRAINING)):
             if file.is_file():
-                shutil.copy(file, here)
-        if gathered.training and not (here / TRAINING_ARGS).is_file():
-            state = here / TRAINER_STATE
+                shutil.copy(file, partial)
+        if gathered.training and not (partial / TRAINING_ARGS).is_file():
+            state = partial / TRAINER_STATE
             written = read_json(state, finite=False) if state.is_file() else {}
             write_json(state, {**gathered.training, **written})
         if run_settings is not None:
-            shutil.copy(run_settings, here / VERL_SETTINGS)
+            shutil.copy(run_settings, partial / VERL_SETTINGS)
         if gathered.optimizer is not None:
-            torch.save(gathered.optimizer, here / "optimizer.pt")
+            torch.save(gathered.optimizer, partial / "optimizer.pt")
     states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
     return Converted(out, gathered.layout, len(weights), states)
+
+
+def _describes_model(folder: Path) -> bool:
+    """Whether a folder has the configuration of a model or an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
 
 
 def _read(folder: Path) -> Gathered:
@@ -131,8 +143,7 @@ def _read(folder: Path) -> Gathered:
                 for group in (optimizer or {}).get("param_groups", ()):
                     group["params"] = [*map(str, group["params"])]
                 return replace(gathered, optimizer=optimizer)
-    described = any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
-    if described and any(folder.glob("*.safetensors")):
+    if _describes_model(folder) and any(folder.glob("*.safetensors")):
         raise ValueError(
             f"{folder} needs no conversion: `isentrope check {folder}` says whether it can be "
             "measured."
@@ -148,7 +159,7 @@ def _read(folder: Path) -> Gathered:
     )
 
 
-def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:
+def _name_adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:
     """The adapter's tensors by the names that PEFT gives them in a file."""
     groups = (gathered.optimizer or {}).get("param_groups", ())
     trained = {plain_name(name) for group in groups for name in group["params"]}
@@ -166,17 +177,19 @@ def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[
     return saved
 
 
-def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Tensor]:
+def _check_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Tensor]:
     """All weights of the model that config.json describes, checked by name and shape."""
     model = described_model(config)
-    wanted = model.state_dict()
+    expected = model.state_dict()
     of_modules = [*model.named_parameters(), *model.named_buffers()]  # a tied weight once
-    needed = {name for name, _ in of_modules if name in wanted}
+    needed = {name for name, _ in of_modules if name in expected}
     for name in sorted(needed | weights.keys()):
-        found, due = (tuple(x[name].shape) if name in x else None for x in (weights, wanted))
-        if found != due:
+        shape = tuple(weights[name].shape) if name in weights else None
+        expected_shape = tuple(expected[name].shape) if name in expected else None
+        if shape != expected_shape:
             raise ValueError(
-                f"{name!r} has shape {found} in the checkpoint and {due} in the model of {config}: "
-                "give the folder of the model that was trained, or of its adapter, with --model."
+                f"{name!r} has shape {shape} in the checkpoint and {expected_shape} in the model "
+                f"of {config}: give the folder of the model that was trained, or of its adapter, "
+                "with --model."
             )
-    return {name: weights[name] for name in wanted if name in needed}
+    return {name: weights[name] for name in expected if name in needed}

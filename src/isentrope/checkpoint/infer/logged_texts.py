@@ -103,7 +103,7 @@ def read_logged_texts(
     if by_trl := Path(path).suffix == ".parquet":
         table = pd.DataFrame(read_arrow(path).to_pydict())
     else:
-        table = _of_verl(policy, path, task())
+        table = _read_verl_lines(policy, path, task())
     if table["step"].nunique() != 1:
         raise ValueError(
             f"{path} holds {table['step'].nunique()} training steps: the update batch is the "
@@ -111,13 +111,17 @@ def read_logged_texts(
         )
     named = name_prompts(table["prompt"].tolist())
     prompts = as_prompts(policy, with_template(named, template))
-    rewards = [c for c in table if c not in _TRL and pd.api.types.is_float_dtype(table[c])]
-    texts = [_text(value, i, path) for i, value in enumerate(table["completion"])]
+    rewards = [
+        column
+        for column in table
+        if column not in _TRL and pd.api.types.is_float_dtype(table[column])
+    ]
+    texts = [_read_text(value, i, path) for i, value in enumerate(table["completion"])]
     return rollouts_of(
         policy,
         prompts,
         runs_of(prompts),
-        response_ids=_response_ids(policy, texts, max_new_tokens, path),
+        response_ids=_encode_responses(policy, texts, max_new_tokens, path),
         rewards=torch.tensor(table[rewards[0]].to_numpy()) if len(rewards) == 1 else None,
         advantages=torch.tensor(table["advantage"].to_numpy()) if by_trl else None,
         response_texts=texts,
@@ -125,15 +129,15 @@ def read_logged_texts(
     )
 
 
-def _of_verl(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
+def _read_verl_lines(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
     """The lines of verl by TRL's names, prompt by prompt, with the prompts of the task."""
     cure = "Give a file that verl wrote to trainer.rollout_data_dir, and the data set of training."
     rows = [row for _, row in read_json_lines(path, cure)]
     require_types(path, rows, list[_Line], cure)
     table = pd.DataFrame(rows)[[*_Line.model_fields]].sort_values("input", kind="stable")
     table = table.rename(columns={"input": "prompt", "output": "completion"})
-    known = {_decode(policy, p.token_ids): p for p in as_prompts(policy, task.prompts)}
-    if unknown := {*table["prompt"]} - known.keys():
+    prompts = {_decode(policy, p.token_ids): p for p in as_prompts(policy, task.prompts)}
+    if unknown := {*table["prompt"]} - prompts.keys():
         raise FileError(
             f"{path}: no prompt of its task (batch_config.dataset_name or U_dataset_name, and the "
             f"split), in the checkpoint's chat template, has the text {min(unknown)!r}. {cure}",
@@ -143,10 +147,10 @@ def _of_verl(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
             f"{path}: prompts have {sizes.min()} to {sizes.max()} responses, so some are in the "
             "batch twice, and which responses are one group is not known.",
         )
-    return table.assign(prompt=table["prompt"].map(known), score=table["score"].astype(float))
+    return table.assign(prompt=table["prompt"].map(prompts), score=table["score"].astype(float))
 
 
-def _text(completion: Any, row: int, path: str | Path) -> str:
+def _read_text(completion: Any, row: int, path: str | Path) -> str:
     if isinstance(completion, str):
         return completion
     if len(completion) != 1 or not isinstance(completion[0].get("content"), str):
@@ -158,7 +162,7 @@ def _text(completion: Any, row: int, path: str | Path) -> str:
     return completion[0]["content"]
 
 
-def _response_ids(
+def _encode_responses(
     policy: Policy, texts: list[str], max_new_tokens: int | None, path: str | Path
 ) -> list[torch.Tensor]:
     names = [f"Completion {i} of {path}" for i in range(len(texts))]

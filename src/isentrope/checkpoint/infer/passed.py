@@ -2,57 +2,102 @@
 
 from typing import Literal
 
-from isentrope.checkpoint.infer.fields import by_field
 from isentrope.nouns.choices import OBJECTIVES
 
 _SET_BY_US = {
-    "output.directory": "output_dir",
-    "{section}.steps": "max_steps num_train_epochs",
-    "{section}.learning_rate": "learning_rate",
-    "{section}.micro_batch": "per_device_train_batch_size gradient_accumulation_steps",
-    "{section}.seed": "seed data_seed",
-    "{section}.save_every": "save_steps save_strategy",
-    "output.report_to": "report_to",
-    "nothing: a checkpoint without its optimizer has no next step": "save_only_model",
-    "nothing: code that comes with a model is not run": "trust_remote_code",
-    "nothing: every step is logged": "logging_steps logging_strategy logging_first_step",
-    "nothing: a loss that is not a number ends the run": "logging_nan_inf_filter",
-    "nothing: progress is shown on a terminal": "disable_tqdm",
-    "nothing: runs are not uploaded": """
-        push_to_hub hub_model_id hub_token hub_strategy hub_private_repo hub_always_push
-        hub_revision log_completions_hub_repo
-    """,
-    "`isentrope evaluate`, which reads the checkpoints": "eval_strategy eval_steps eval_on_start",
-    "`isentrope {verb} --resume RUN`": "resume_from_checkpoint",
+    "output.directory": ("output_dir",),
+    "{section}.steps": (
+        "max_steps",
+        "num_train_epochs",
+    ),
+    "{section}.learning_rate": ("learning_rate",),
+    "{section}.micro_batch": (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+    ),
+    "{section}.seed": (
+        "seed",
+        "data_seed",
+    ),
+    "{section}.save_every": (
+        "save_steps",
+        "save_strategy",
+    ),
+    "output.report_to": ("report_to",),
+    "nothing: a checkpoint without its optimizer has no next step": ("save_only_model",),
+    "nothing: code that comes with a model is not run": ("trust_remote_code",),
+    "nothing: every step is logged": (
+        "logging_steps",
+        "logging_strategy",
+        "logging_first_step",
+    ),
+    "nothing: a loss that is not a number ends the run": ("logging_nan_inf_filter",),
+    "nothing: progress is shown on a terminal": ("disable_tqdm",),
+    "nothing: runs are not uploaded": (
+        "push_to_hub",
+        "hub_model_id",
+        "hub_token",
+        "hub_strategy",
+        "hub_private_repo",
+        "hub_always_push",
+        "hub_revision",
+        "log_completions_hub_repo",
+    ),
+    "`isentrope evaluate`, which reads the checkpoints": (
+        "eval_strategy",
+        "eval_steps",
+        "eval_on_start",
+    ),
+    "`isentrope {verb} --resume RUN`": ("resume_from_checkpoint",),
 }
 """What sets a field in every run, or after "nothing: " why none may."""
 _SET_BY_TRAIN = {
-    "training.prompts_per_step": "generation_batch_size steps_per_generation",
-    "training.group_size": "num_generations",
-    "sampling.max_new_tokens": "max_completion_length",
-    "sampling.temperature": "temperature",
-    "nothing: a filtered sampler is not the policy that is measured": (
-        "top_k top_p min_p repetition_penalty generation_kwargs"
+    "training.prompts_per_step": (
+        "generation_batch_size",
+        "steps_per_generation",
     ),
-    "nothing: a cut response counts, as it does in the entropy": "mask_truncated_completions",
-    "training.max_grad_norm": "max_grad_norm",
-    "training.prompt_weighting": "shuffle_dataset",
-    "training.keep_last": "save_total_limit",
-    "output.rollouts_every": "log_completions",
-    "nothing: an update with dropout could not be replayed": "disable_dropout",
+    "training.group_size": ("num_generations",),
+    "sampling.max_new_tokens": ("max_completion_length",),
+    "sampling.temperature": ("temperature",),
+    "nothing: a filtered sampler is not the policy that is measured": (
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "generation_kwargs",
+    ),
+    "nothing: a cut response counts, as it does in the entropy": ("mask_truncated_completions",),
+    "training.max_grad_norm": ("max_grad_norm",),
+    "training.prompt_weighting": ("shuffle_dataset",),
+    "training.keep_last": ("save_total_limit",),
+    "output.rollouts_every": ("log_completions",),
+    "nothing: an update with dropout could not be replayed": ("disable_dropout",),
 }
 _SET_BY_SFT = {
-    "fine_tuning.warmup_steps": "warmup_steps",
-    "fine_tuning.max_length": "max_length",
-    "fine_tuning.seed": "train_sampling_strategy shuffle_dataset",
-    "nothing: every checkpoint is kept": "save_total_limit",
-    "the section model": "model_init_kwargs",
-    "nothing: demonstrations are token ids before TRL sees them": (
-        "chat_template_path dataset_text_field dataset_kwargs dataset_num_proc eos_token"
+    "fine_tuning.warmup_steps": ("warmup_steps",),
+    "fine_tuning.max_length": ("max_length",),
+    "fine_tuning.seed": (
+        "train_sampling_strategy",
+        "shuffle_dataset",
     ),
-    "nothing: a demonstration that is too long is an error": "truncation_mode",
-    "nothing: each demonstration is a sequence of its own": "packing packing_strategy",
-    "nothing: the loss is on the response alone": "completion_only_loss assistant_only_loss",
+    "nothing: every checkpoint is kept": ("save_total_limit",),
+    "the section model": ("model_init_kwargs",),
+    "nothing: demonstrations are token ids before TRL sees them": (
+        "chat_template_path",
+        "dataset_text_field",
+        "dataset_kwargs",
+        "dataset_num_proc",
+        "eos_token",
+    ),
+    "nothing: a demonstration that is too long is an error": ("truncation_mode",),
+    "nothing: each demonstration is a sequence of its own": (
+        "packing",
+        "packing_strategy",
+    ),
+    "nothing: the loss is on the response alone": (
+        "completion_only_loss",
+        "assistant_only_loss",
+    ),
 }
 
 RANGES = {
@@ -94,6 +139,10 @@ SHARDING = ("fsdp", "deepspeed")
 
 def managed_fields(verb: Literal["train", "sft"]) -> dict[str, str]:
     """Fields that `trainer` of a run does not pass through, and what sets each of them."""
-    section, own = {"train": ("training", _SET_BY_TRAIN), "sft": ("fine_tuning", _SET_BY_SFT)}[verb]
-    managed = by_field(_SET_BY_US | own).items()
-    return {name: words.format(section=section, verb=verb) for name, words in managed}
+    section = {"train": "training", "sft": "fine_tuning"}[verb]
+    set_by_verb = {"train": _SET_BY_TRAIN, "sft": _SET_BY_SFT}[verb]
+    return {
+        name: words.format(section=section, verb=verb)
+        for words, names in (_SET_BY_US | set_by_verb).items()
+        for name in names
+    }

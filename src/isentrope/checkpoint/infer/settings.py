@@ -1,7 +1,7 @@
 """The training settings in a checkpoint's files, which determine its next step.
 
 A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
-`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`arguments`), then
+`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`verl_settings`), then
 `trainer_state.json` if a script wrote such keys there. Parts of training's step that the computed
 step lacks (a KL term, filtered sampling, a stale batch) are obstacles; they depend on how the step
 is computed, and on what an update batch brings from its file or from memory: advantages, its
@@ -18,13 +18,12 @@ from pydantic import Field
 from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE
 from isentrope.checkpoint.infer.arguments import (
     TRAINING_ARGS,
-    VERL_SETTINGS,
     SavedArguments,
     read_training_arguments,
-    read_verl_settings,
 )
 from isentrope.checkpoint.infer.fields import REFUSALS
 from isentrope.checkpoint.infer.step import TrainerStep, Use
+from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema
@@ -47,11 +46,12 @@ class Obstacle:
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
     """The parts of training's step that the computed step lacks, one obstacle per refusal."""
     step = TrainerStep(arguments, use)
-    obstacles = [
-        Obstacle(of.field, f"{of.words} ({of.field}={step.get(of.field)}){of.where.remedy(step)}")
-        for of in REFUSALS
-        if of.obstructs(step)
-    ]
+    obstacles: list[Obstacle] = []
+    for refusal in REFUSALS:
+        if refusal.obstructs(step):
+            setting = f"{refusal.field}={step.get(refusal.field)}"
+            words = f"{refusal.words} ({setting}){refusal.where.remedy(step)}"
+            obstacles.append(Obstacle(refusal.field, words))
     if step.kind == "other" and use.objective != RECORDED:
         words = f"it was trained with {arguments.kind}, whose loss is not known here"
         obstacles.insert(0, Obstacle("trainer", words))
@@ -59,7 +59,7 @@ def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
 
 
 _OBJECTIVE = "estimator.objective"
-_NAMES = {
+_KEY_OF_CONTRACT = {
     "temperature": "sampling.temperature",
     "max_new_tokens": "sampling.max_new_tokens",
     "max_grad_norm": "estimator.max_grad_norm",
@@ -70,7 +70,7 @@ _NAMES = {
 }
 """Keys of the configuration, by those of a contract."""
 
-_SCALED = {"group": "grpo", True: "grpo", "none": "dr_grpo", False: "dr_grpo"}
+_RULE_OF_SCALING = {"group": "grpo", True: "grpo", "none": "dr_grpo", False: "dr_grpo"}
 """Rule of advantages, by the value of TRL's scale_rewards."""
 
 
@@ -112,11 +112,11 @@ def settings_in_files(
     Returns:
         Value and file of each setting that a file has.
     """
-    by_contract = _contract_keys(contract)
+    by_contract = _read_contract_keys(contract)
     files = {CONTRACT: by_contract}
     for name, saved in arguments.items():
-        files[name] = _argument_keys(saved, by_contract.get(_OBJECTIVE))
-    files[TRAINER_STATE] = _contract_keys(trainer_state)
+        files[name] = _read_argument_keys(saved, by_contract.get(_OBJECTIVE))
+    files[TRAINER_STATE] = _read_contract_keys(trainer_state)
     settings: dict[str, Setting] = {}
     for file, keys in files.items():
         for key, value in keys.items():
@@ -124,9 +124,9 @@ def settings_in_files(
     return settings
 
 
-def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
+def _read_contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, Any] = {}
-    for name, key in _NAMES.items():
+    for name, key in _KEY_OF_CONTRACT.items():
         if name in contract:
             keys[key] = contract[name]
     if contract.get("objective") == "dr_grpo" and "max_new_tokens" in contract:
@@ -134,34 +134,34 @@ def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
+def _read_argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
     """Keys of the configuration and their values, from a trainer's arguments."""
-    a = arguments.fields
+    fields = arguments.fields
     trainer = arguments.trainer
-    clipping = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}  # null: none
+    clipping = {"estimator.max_grad_norm": fields.get("max_grad_norm") or None}  # null: none
     if trainer == "sft":
         return clipping | {_OBJECTIVE: SFT, "sampling.temperature": 1.0}
     if trainer == "other":
         return clipping
-    loss = objective or ("rloo" if trainer == "rloo" else a.get("loss_type", "grpo"))
-    low = a.get("epsilon")
-    high = low if a.get("epsilon_high") is None else a["epsilon_high"]
-    scaled = _SCALED.get(a.get("scale_rewards", "group"))
+    loss = objective or ("rloo" if trainer == "rloo" else fields.get("loss_type", "grpo"))
+    low = fields.get("epsilon")
+    high = low if fields.get("epsilon_high") is None else fields["epsilon_high"]
+    by_scaling = _RULE_OF_SCALING.get(fields.get("scale_rewards", "group"))
     keys: dict[str, Any] = {
-        "sampling.temperature": a.get("temperature"),
-        "sampling.max_new_tokens": a.get("max_completion_length"),
-        "batch_config.G": a.get("num_generations"),
-        "batch_config.chat_template_kwargs": a.get("chat_template_kwargs") or None,
+        "sampling.temperature": fields.get("temperature"),
+        "sampling.max_new_tokens": fields.get("max_completion_length"),
+        "batch_config.G": fields.get("num_generations"),
+        "batch_config.chat_template_kwargs": fields.get("chat_template_kwargs") or None,
         "estimator.clip": None if low is None else (min(low, 1.0), high),
-        "estimator.advantages": "rloo" if trainer == "rloo" else scaled,
+        "estimator.advantages": "rloo" if trainer == "rloo" else by_scaling,
     }
     if loss in OBJECTIVES:
         keys[_OBJECTIVE] = loss
     if loss == "dr_grpo":
-        length = a.get("loss_scale_factor") or a.get("max_completion_length")
+        length = fields.get("loss_scale_factor") or fields.get("max_completion_length")
         keys["estimator.max_response_length"] = length
-    if arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1:
-        keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
+    if arguments.processes > 1 or fields.get("gradient_accumulation_steps", 1) > 1:
+        keys["estimator.micro_batch"] = fields.get("per_device_train_batch_size")
     return clipping | {key: value for key, value in keys.items() if value is not None}
 
 

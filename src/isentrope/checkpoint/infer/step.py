@@ -114,7 +114,7 @@ class Where:
     remedy: Callable[[TrainerStep], str] = lambda step: ""
 
 
-def _own_advantages(step: TrainerStep) -> str:
+def _say_own_advantages(step: TrainerStep) -> str:
     return ": give batch_config.U_file with its own advantages"
 
 
@@ -124,10 +124,10 @@ GRPO = Where("of GRPO", lambda step: step.kind == "grpo")
 RLOO = Where(
     "of RLOO, where advantages are computed here",
     lambda step: step.kind == "rloo" and step.computes_advantages,
-    _own_advantages,
+    _say_own_advantages,
 )
 ADVANTAGES = Where(
-    "where advantages are computed here", lambda step: step.computes_advantages, _own_advantages
+    "where advantages are computed here", lambda step: step.computes_advantages, _say_own_advantages
 )
 WEIGHTED = Where(
     "where advantages are computed here, unless each is 1 or dataset_options.weights are the same",
@@ -161,7 +161,7 @@ SECOND_CLIP = Where(
     "below 1, or with estimator.off_policy",
     lambda step: step.ratios_act or float(step.get("delta", 1)) < 1,
 )
-RATIOS = Where("with estimator.off_policy", lambda step: step.ratios_act)
+WITH_RATIOS = Where("with estimator.off_policy", lambda step: step.ratios_act)
 RATIOS_OR_VLLM = Where(
     "with estimator.off_policy or vLLM", lambda step: step.ratios_act or bool(step.get("use_vllm"))
 )

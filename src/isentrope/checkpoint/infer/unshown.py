@@ -108,21 +108,21 @@ def notes_on_base(
     if not arguments or stored is None or arguments.get("bf16") or arguments.get("fp16"):
         return
     options = arguments.get("model_init_kwargs") or {}
-    given = str(options.get("dtype", options.get("torch_dtype"))).removeprefix("torch.")
-    of_files = _SHORT.get(str(stored).removeprefix("torch."))
-    if given in _SHORT or given == "auto":
-        kind = _SHORT.get(given, of_files)
-        said = f"Training loaded the base under the adapter in {kind} (model_init_kwargs): its"
-    elif given == "None":
-        kind = of_files
-        said = (
-            f"The files of the base under the adapter are in {kind}. Where training loaded it so "
+    requested = str(options.get("dtype", options.get("torch_dtype"))).removeprefix("torch.")
+    in_files = _SHORT.get(str(stored).removeprefix("torch."))
+    if requested in _SHORT or requested == "auto":
+        dtype = _SHORT.get(requested, in_files)
+        loading = f"Training loaded the base under the adapter in {dtype} (model_init_kwargs): its"
+    elif requested == "None":
+        dtype = in_files
+        loading = (
+            f"The files of the base under the adapter are in {dtype}. Where training loaded it so "
             "(transformers does, and TRL loads a model that is named in float32), its"
         )
     else:
         return
-    if kind is not None and rounding != kind:
+    if dtype is not None and rounding != dtype:
         yield (
-            f"{said} passes were rounded, and the step measured here is not. In tests v differed "
-            "by 11 % at the first step of Adam and by 2 % at the second."
+            f"{loading} passes were rounded, and the step measured here is not. In tests v "
+            "differed by 11 % at the first step of Adam and by 2 % at the second."
         )

@@ -46,20 +46,27 @@ from isentrope.update.parameter_names import SIDECAR
 from isentrope.update.saved_state import require_plausible
 
 
-def _group(group: dict[str, Any]) -> dict[str, Any]:
+def _require_plausible_group(group: dict[str, Any]) -> dict[str, Any]:
     require_plausible({**group, "params": []}, "param group")
     return group
 
 
 _SHA256 = r"(?!0+$)[0-9a-f]{64}"
 Digest = Annotated[str, Field(pattern=rf"^{_SHA256}\Z")]
-Origin = Annotated[str, Field(pattern=rf"^(none|unknown.*|{_SHA256})\Z")]
-Group = Annotated[dict[str, Any], AfterValidator(_group)]
+DigestOrState = Annotated[str, Field(pattern=rf"^(none|unknown.*|{_SHA256})\Z")]
+"""A digest; "none" of what is not there; "unknown" of what is not on this machine."""
+Group = Annotated[dict[str, Any], AfterValidator(_require_plausible_group)]
 Word = Annotated[str, Field(pattern=r"^\w+$")]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 _NOT_ALWAYS = {
-    *("plain_objective", "advantages", "control", "eos_token_ids", "config", "made_from", "parent")
+    "plain_objective",
+    "advantages",
+    "control",
+    "eos_token_ids",
+    "config",
+    "made_from",
+    "parent",
 }
 """Keys that not every version has written."""
 
@@ -95,7 +102,7 @@ class Contract(BaseModel):
     dataset_sha256: Digest = ""
     environment: dict[NonEmptyText, NonEmptyText | PositiveInt] = {}
     config: dict[str, dict[str, Any]] = {}
-    made_from: dict[NonEmptyText, Origin] = {}
+    made_from: dict[NonEmptyText, DigestOrState] = {}
     parent: dict[str, Any] = {}
     step: NonNegativeInt = 0
     learning_rate_next: NonNegativeFloat = 0.0
@@ -103,16 +110,16 @@ class Contract(BaseModel):
     param_groups: Annotated[list[Group], Field(min_length=1)] = []
 
     @model_validator(mode="after")
-    def _agrees(self) -> Contract:
-        given = self.model_fields_set
-        complete = "schema_" in given
-        missing = [key for key in type(self).model_fields if key not in given | _NOT_ALWAYS]
+    def _require_agreement(self) -> Contract:
+        keys = self.model_fields_set
+        complete = "schema_" in keys
+        missing = [key for key in type(self).model_fields if key not in keys | _NOT_ALWAYS]
         if complete and missing:
             raise ValueError(f"it has no {missing[0]!r}")
-        whole = self.micro_batch * self.gradient_accumulation_steps * self.world_size
-        if complete and whole != self.prompts_per_step:
+        product = self.micro_batch * self.gradient_accumulation_steps * self.world_size
+        if complete and product != self.prompts_per_step:
             raise ValueError(
-                f"prompts_per_step is {self.prompts_per_step}, and its parts make {whole}"
+                f"prompts_per_step is {self.prompts_per_step}, and its parts make {product}"
             )
         stated = self.model_dump(by_alias=True, exclude_unset=True)
         if words := contradiction(stated_within(stated)):

@@ -45,8 +45,8 @@ ROUNDED_TOLERANCE = 3e-2
 
 def precision_of(args: Any) -> Precision:
     """That of a loss: the model's own types, under autocast where the arguments ask for it."""
-    asked = (kind for name, kind in AUTOCAST_FIELDS.items() if getattr(args, name, False))
-    return Precision("as_is", autocast=next(asked, None))
+    autocast = (dtype for name, dtype in AUTOCAST_FIELDS.items() if getattr(args, name, False))
+    return Precision("as_is", autocast=next(autocast, None))
 
 
 def pass_types(model: Any, args: Any) -> set[torch.dtype]:
@@ -58,19 +58,19 @@ def pass_types(model: Any, args: Any) -> set[torch.dtype]:
 
 def replay_tolerance(policy: Policy) -> float:
     """Largest relative error up to which a record replays its step, by the type of the pass."""
-    kind = next(policy.model.parameters()).dtype
-    long = kind in (torch.float64, torch.float32) and not policy.precision.autocast
-    return REPLAY_TOLERANCE if long else ROUNDED_TOLERANCE
+    dtype = next(policy.model.parameters()).dtype
+    rounded = dtype not in (torch.float64, torch.float32) or policy.precision.autocast
+    return ROUNDED_TOLERANCE if rounded else REPLAY_TOLERANCE
 
 
 def replay_error(
-    policy: Policy, mine: Rollouts | None, max_norm: float | None
+    policy: Policy, share: Rollouts | None, max_norm: float | None
 ) -> tuple[float, float]:
     """‖replayed − used‖/‖used‖ of the clipped gradient; every process must call this.
 
     Args:
         policy: The policy in training, .grad as the optimizer will use it.
-        mine: This process's sequences with their weights, or None for none.
+        share: This process's sequences with their weights, or None for none.
         max_norm: Norm to which the gradient is clipped, or None.
 
     Returns:
@@ -78,11 +78,11 @@ def replay_error(
     """
 
     def replay() -> Vector:
-        if mine is None:
+        if share is None:
             return zeros(policy.theta)
-        c = token_weights(mine, RECORDED)
-        d = entropy_weights(mine, RECORDED)
-        return weighted_gradient(policy, mine, -c, None if d is None else -d)
+        c = token_weights(share, RECORDED)
+        d = entropy_weights(share, RECORDED)
+        return weighted_gradient(policy, share, -c, None if d is None else -d)
 
     replayed = together(replay)
     sum_over_processes(replayed.values())
@@ -103,8 +103,8 @@ def replay_error(
 
 
 NEXT_UPDATE = "next_update"
-CONTROL = "control.safetensors"
-_CURE = "Restore the folder, or remove it: the checkpoint itself does not need it."
+CONTROL_FILE = "control.safetensors"
+_REMEDY = "Restore the folder, or remove it: the checkpoint itself does not need it."
 
 
 class _UpdateTypes(BaseModel):
@@ -140,7 +140,7 @@ def write_next_update(
     with whole_folder(target) as partial:
         rollouts.save(partial / "rollouts.parquet")
         if control is not None:
-            save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
+            save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL_FILE)
             update = {**update, "controlled": True}
         if (manifest := checkpoint / MANIFEST).is_file():
             update = {**update, CHECKPOINT: file_digest(manifest)}
@@ -155,7 +155,7 @@ def read_control(checkpoint: str | Path) -> Vector | None:
     """
     folder = Path(checkpoint) / NEXT_UPDATE
     verify(folder)
-    return read_tensors(folder / CONTROL) if _read_update(folder).get("controlled") else None
+    return read_tensors(folder / CONTROL_FILE) if _read_update(folder).get("controlled") else None
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
@@ -186,7 +186,7 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
 
 def _read_update(folder: Path) -> dict[str, Any]:
     path = folder / "update.json"
-    update = read_json(path, _CURE)
-    require_types(path, update, _UpdateTypes, _CURE)
+    update = read_json(path, _REMEDY)
+    require_types(path, update, _UpdateTypes, _REMEDY)
     require_own_update(folder, update)
     return update

@@ -1,6 +1,5 @@
 """Evaluation of a model in training that restores its modes, hooks and random states."""
 
-import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,8 @@ from peft import PeftModel
 
 from isentrope.models.module_state import attributes_kept, buffers_kept
 from isentrope.models.quantised import plain_products
+from isentrope.system.log import log
 from isentrope.system.processes import world_size
-
-log = logging.getLogger("isentrope")
 
 
 def bare_model(model: Any) -> Any:
@@ -26,15 +24,16 @@ def add_to_log(trainer: Any, latest: Callable[[], dict[str, float]]) -> None:
     """Add numbers of the step just taken to each line of a trainer's log that has a loss."""
     plain = trainer.log
 
-    def log_with_more(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        more: dict[str, float] = {}
+    def log_with_latest(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        numbers: dict[str, float] = {}
         try:
-            more = latest() if "loss" in logs else more
+            if "loss" in logs:
+                numbers = latest()
         except Exception:  # a line of a log ends no run
             log.warning("Numbers of this step are not logged; training continues.", exc_info=True)
-        plain({**logs, **more}, *args, **kwargs)
+        plain({**logs, **numbers}, *args, **kwargs)
 
-    trainer.log = log_with_more
+    trainer.log = log_with_latest
 
 
 @contextmanager
@@ -55,7 +54,7 @@ def evaluating(model: Any) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     hooks = model.get_input_embeddings()._forward_hooks
     saved = dict(hooks)
-    python = random.getstate()
+    python_state = random.getstate()
     numpy_state = np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -72,7 +71,7 @@ def evaluating(model: Any) -> Iterator[None]:
         ):
             yield
     finally:
-        random.setstate(python)
+        random.setstate(python_state)
         np.random.set_state(numpy_state)
         for module, training in modes.items():
             module.training = training

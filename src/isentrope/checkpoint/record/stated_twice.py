@@ -20,9 +20,9 @@ from isentrope.system.reading import read_json
 from isentrope.update.optimizer_rules import choose_rule
 from isentrope.update.parameter_names import SIDECAR
 
-Content = Mapping[str, Any]
+_Content = Mapping[str, Any]
 
-_SAME = {
+_SAME_KEYS = {
     "sampling": {"max_new_tokens": "max_new_tokens", "temperature": "temperature"},
     "training": {k: k for k in ("prompts_per_step", "group_size", "normaliser", "seed")},
     "data": {"dataset": "dataset_name"},
@@ -57,18 +57,18 @@ def contradiction(statements: Iterator[Statement]) -> str:
     return ""
 
 
-def stated_within(contract: Content) -> Iterator[Statement]:
+def stated_within(contract: _Content) -> Iterator[Statement]:
     """Facts that stand twice in a contract; keys that it lacks are passed over.
 
     Yields:
         One statement each.
     """
-    config: Content = contract.get("config", {})
-    for section, names in _SAME.items():
+    config: _Content = contract.get("config", {})
+    for section, names in _SAME_KEYS.items():
         for key, name in names.items():
             if key in contract and name in config.get(section, {}):
                 yield Statement(key, contract[key], config[section][name], f"its config.{section}")
-    training: Content = config.get("training", {})
+    training: _Content = config.get("training", {})
     if "max_grad_norm" in contract and "max_grad_norm" in training:
         clip = training["max_grad_norm"] or None
         yield Statement("max_grad_norm", contract["max_grad_norm"], clip, "its config.training")
@@ -78,47 +78,47 @@ def stated_within(contract: Content) -> Iterator[Statement]:
         # an earlier version counted groups in both
         recorded = groups if groups == sequences else groups * contract.get("group_size", 1)
         yield Statement("micro_batch", recorded, sequences, "its config.training")
-    yield from _of_objective(contract, config)
-    yield from _of_optimizer(contract)
+    yield from _compare_objectives(contract, config)
+    yield from _compare_optimizers(contract)
 
 
-def _of_objective(contract: Content, config: Content) -> Iterator[Statement]:
+def _compare_objectives(contract: _Content, config: _Content) -> Iterator[Statement]:
     control = contract.get("control")
     trainer = config.get("trainer")
     plain = contract.get("plain_objective")
     if "control" in contract and "control" in config:
-        given: Content = config["control"]
-        name = None if given.get("name") == "none" else given.get("name")
+        section: _Content = config["control"]
+        name = None if section.get("name") == "none" else section.get("name")
         yield Statement("control.name", (control or {}).get("name"), name, "its config.control")
-        options: Content = (control or {}).get("options") or {}
-        for option, value in (given.get("options") or {}).items():
+        options: _Content = (control or {}).get("options") or {}
+        for option, value in (section.get("options") or {}).items():
             if control:
                 yield Statement(f"control.{option}", options.get(option), value, "its config")
-        if control and given.get("strength") is not None and "strength" in options:
-            strength = given["strength"]
+        if control and section.get("strength") is not None and "strength" in options:
+            strength = section["strength"]
             yield Statement("control.strength", options["strength"], strength, "its config")
     if {"objective", "control"} <= contract.keys() and plain is not None:
-        due, where = (
-            (plain, "its plain_objective") if control is None else (RECORDED, "its control")
-        )
-        yield Statement("objective", contract["objective"], due, where)
+        if control is None:
+            yield Statement("objective", contract["objective"], plain, "its plain_objective")
+        else:
+            yield Statement("objective", contract["objective"], RECORDED, "its control")
     if trainer is not None:
         scaled = trainer.get("scale_rewards", "none") in ("group", True)
         sampler = "vllm" if trainer.get("use_vllm") else "transformers"
         rule = "grpo" if scaled else "dr_grpo"
-        dues = {"advantages": rule, "sampler": sampler}
+        by_trainer = {"advantages": rule, "sampler": sampler}
         if control is None:  # a control may set the loss
-            dues["loss_type"] = trainer.get("loss_type", "dr_grpo")
-        for key in dues.keys() & contract.keys():
-            yield Statement(key, contract[key], dues[key], "its config.trainer")
+            by_trainer["loss_type"] = trainer.get("loss_type", "dr_grpo")
+        for key in by_trainer.keys() & contract.keys():
+            yield Statement(key, contract[key], by_trainer[key], "its config.trainer")
     if control is None and plain not in (None, RECORDED) and "loss_type" in contract:
         longest = contract.get("normaliser") == "longest"
-        due = "dr_grpo_longest" if longest else contract["loss_type"]
-        yield Statement("plain_objective", plain, due, "its loss_type and normaliser")
+        by_loss = "dr_grpo_longest" if longest else contract["loss_type"]
+        yield Statement("plain_objective", plain, by_loss, "its loss_type and normaliser")
 
 
-def _of_optimizer(contract: Content) -> Iterator[Statement]:
-    groups: list[Content] = contract.get("param_groups", [])
+def _compare_optimizers(contract: _Content) -> Iterator[Statement]:
+    groups: list[_Content] = contract.get("param_groups", [])
     if groups and "learning_rate_next" in contract:
         rate = contract["learning_rate_next"]
         yield Statement("learning_rate_next", rate, groups[0]["lr"], "its param_groups")
@@ -135,7 +135,7 @@ def _of_optimizer(contract: Content) -> Iterator[Statement]:
     yield Statement("optimizer", name, name if name in classes else classes[0], "its param_groups")
 
 
-def stated_beside(contract: Content, folder: Path) -> Iterator[Statement]:
+def stated_beside(contract: _Content, folder: Path) -> Iterator[Statement]:
     """Facts that stand in a contract and in another file of its checkpoint.
 
     Args:
@@ -151,24 +151,25 @@ def stated_beside(contract: Content, folder: Path) -> Iterator[Statement]:
     """
     checkpoint = CheckpointFolder(folder)
     yield Statement("step", contract["step"], checkpoint.step, "its files")
-    trained: Content = contract.get("trainable", {})
-    trainer: Content = contract.get("config", {}).get("trainer", {})
+    trained: _Content = contract.get("trainable", {})
+    trainer: _Content = contract.get("config", {}).get("trainer", {})
     sidecar = folder / SIDECAR
     if sidecar.is_file() and not {"fsdp", "deepspeed"} & trainer.keys():
-        parts: list[Any] = read_json(sidecar, kind=list)
-        if parts and isinstance(parts[0], list):
+        names: list[Any] = read_json(sidecar, kind=list)
+        if names and isinstance(names[0], list):
             groups = len(contract["param_groups"])
-            yield Statement("number of param_groups", groups, len(parts), SIDECAR)
-            parts = [*chain(*parts)]
-        for name in (*(x for x in parts if x not in trained), *(trained.keys() - set(parts)))[:1]:
-            yield Statement("trainable", name in trained, name in parts, f"{SIDECAR} ({name})")
+            yield Statement("number of param_groups", groups, len(names), SIDECAR)
+            names = [*chain(*names)]
+        differing = [x for x in names if x not in trained] + [*trained.keys() - set(names)]
+        for name in differing[:1]:
+            yield Statement("trainable", name in trained, name in names, f"{SIDECAR} ({name})")
     if checkpoint.is_adapter and (folder / ADAPTER).is_file():
         shapes = {name: shape for name, (_, shape) in checkpoint.header(ADAPTER).items()}
         for name, shape in trained.items():
             stored = shapes.get(name.replace(".default", ""))
             if stored is not None:
                 yield Statement(f"trainable.{name}", [*shape], [*stored], ADAPTER)
-    model: Content = contract.get("config", {}).get("model", {})
+    model: _Content = contract.get("config", {}).get("model", {})
     if model.get("lora_rank") and contract.get("base_model") == model.get("path"):
         for key, setting in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
             if key in model and setting in checkpoint.adapter:

@@ -2,17 +2,16 @@
 
 A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
 −Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `token_record` computes c and d. That sum
-is compared with the gradient of the optimizer, first with d = 0 and then, where that does
-not replay it, with both. The two differ where the loss is more than a function of s and H (a
-router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
-says that it does not replay, and holds no weights.
+is compared with the gradient of the optimizer, first with d = 0 and then, where that does not
+replay it, with both. The two differ where the loss is more than a function of s and H (a router's
+loss) or the forward pass is not the policy's (dropout, packed sequences): then the record says that
+it does not replay, and holds no weights.
 
 checkpoint-N/next_update/rollouts.parquet    ids, token weights, entropy weights and advantages
                                              where there are any
 checkpoint-N/next_update/update.json         step, rate, norms, temperature, replayable, its error
 """
 
-import logging
 from collections.abc import Iterator
 from functools import wraps
 from itertools import islice
@@ -39,9 +38,8 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
+from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, together
-
-log = logging.getLogger("isentrope")
 
 
 class StepRecorder:
@@ -61,7 +59,7 @@ class StepRecorder:
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
         self._failure: Exception | None = None
-        self._given_up = False
+        self._is_over = False
         plain = trainer.compute_loss
 
         @wraps(plain)
@@ -82,7 +80,7 @@ class StepRecorder:
         step = self.trainer.state.global_step
         checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
         begins = checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists()
-        if not self._given_up and gather(begins)[0]:
+        if not self._is_over and gather(begins)[0]:
             self._checkpoint = checkpoint
             lm = _causal_lm(self._model)
             # the text part of a multimodal model is given embeddings, the whole of it tokens
@@ -101,20 +99,20 @@ class StepRecorder:
     def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Record a pass; an error inside the trainer's own calls waits until they are over."""
         try:
-            self._see(args, kwargs, output[0])
+            self._record_pass(args, kwargs, output[0])
         except Exception as error:
             self._failure = error
 
-    def _see(self, args: Any, kwargs: Any, hidden: Tensor) -> None:
+    def _record_pass(self, args: Any, kwargs: Any, hidden: Tensor) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None or not (torch.is_grad_enabled() and hidden.requires_grad):
             return
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         if not isinstance(mask, Tensor) or mask.shape != ids.shape:
             mask = torch.ones_like(ids)
-        self._rest = self._rest or _layout(self._inputs or {})
-        parts = [list(islice(rest, len(ids))) for rest in self._rest]
-        starts, advantages = (part if len(part) == len(ids) else None for part in parts)
+        self._rest = self._rest or _read_layout(self._inputs or {})
+        rows = [list(islice(rest, len(ids))) for rest in self._rest]
+        starts, advantages = (values if len(values) == len(ids) else None for values in rows)
         piece = ForwardPass(ids.detach(), mask.bool(), starts, advantages, hidden.detach())
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
         self._pieces.append(piece)
@@ -126,16 +124,16 @@ class StepRecorder:
         pieces = self._pieces
         self._pieces = []
         head = head_of(_causal_lm(self._model))
-        temperature = _temperature(self.trainer.args)
+        temperature = _read_temperature(self.trainer.args)
 
-        def sequences() -> list[tuple[Rollouts, Rollouts]]:
+        def weigh_sequences() -> list[tuple[Rollouts, Rollouts]]:
             if self._failure is not None:
                 raise self._failure
-            found = (sequences_of(piece, head, temperature) for piece in pieces)
-            return [pair for pair in found if pair is not None]
+            pairs = (sequences_of(piece, head, temperature) for piece in pieces)
+            return [pair for pair in pairs if pair is not None]
 
         with evaluating(self._model):
-            self._rows += together(sequences)
+            self._rows += together(weigh_sequences)
 
     def look(self) -> None:
         """Assemble the record once .grad is as the optimizer uses it; every process calls this."""
@@ -146,17 +144,24 @@ class StepRecorder:
         args = self.trainer.args
         model = self._model
         with evaluating(model):
-            options = {"temperature": _temperature(args), "precision": precision_of(args)}
-            policy = together(lambda: Policy(model, self.trainer.processing_class, **options))
+            policy = together(
+                lambda: Policy(
+                    model,
+                    self.trainer.processing_class,
+                    temperature=_read_temperature(args),
+                    precision=precision_of(args),
+                )
+            )
             max_norm = args.max_grad_norm or None
             tolerance = replay_tolerance(policy)
-            tried: list[tuple[float, float, Rollouts | None]] = []
-            both = together(lambda: [concatenate(x) for x in zip(*self._rows, strict=True)])
-            for mine in both or (None, None):  # without an entropy term, and with one
-                tried.append((*replay_error(policy, mine, max_norm), mine))
-                if tried[-1][0] <= tolerance:
+            replays: list[tuple[float, float, Rollouts | None]] = []
+            shares = together(lambda: [concatenate(x) for x in zip(*self._rows, strict=True)])
+            for share in shares or (None, None):  # without an entropy term, and with one
+                error, size = replay_error(policy, share, max_norm)
+                replays.append((error, size, share))
+                if error <= tolerance:
                     break
-            error, size, mine = min(tried, key=lambda one: one[0])
+            error, size, share = min(replays, key=lambda replay: replay[0])
         update = {
             "step": self.trainer.state.global_step + 1,
             "learning_rate": float(self.trainer.optimizer.param_groups[0]["lr"]),
@@ -166,8 +171,8 @@ class StepRecorder:
             "replayable": error <= tolerance,
             "replay_error": error,
         }
-        shares = [share for share in gather(mine) if share is not None]
-        self._record = (_joined(shares, policy), update)
+        of_all_processes = [rows for rows in gather(share) if rows is not None]
+        self._record = (_join_shares(of_all_processes, policy), update)
 
     def write(self, control: Vector | None = None) -> None:
         """Write the record of the step that was just taken; every process calls this.
@@ -200,20 +205,20 @@ class StepRecorder:
                 checkpoint,
                 update["replay_error"],
             )
-            self._given_up = True
+            self._is_over = True
 
 
 def _causal_lm(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
-def _temperature(args: Any) -> float:
+def _read_temperature(args: Any) -> float:
     """The temperature of the loss: that of the trainer's arguments, else 1."""
     temperature = getattr(args, "temperature", None)
     return 1.0 if temperature is None else float(temperature)
 
 
-def _layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
+def _read_layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
     """Where the responses of a micro-batch start in padded rows, and advantages; no rows if not."""
     prompts = inputs.get("prompt_ids")
     labels = inputs.get("labels")
@@ -228,7 +233,7 @@ def _layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
     return iter(starts), iter(advantages.tolist() if flat else ())
 
 
-def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
+def _join_shares(shares: list[Rollouts], policy: Policy) -> Rollouts:
     """The batch of all processes, with keys and, where there is a tokenizer, texts."""
     if not shares:
         raise ValueError("No sequence was recorded of which the loss of this trainer was computed.")

@@ -15,7 +15,7 @@ alone represents both. Both solutions are kept; the replayed gradient decides be
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,26 +71,32 @@ def sequences_of(
         for part in torch.arange(len(rows), device=rows.device).split(_CHUNK):
             at = rows[part], columns[part]
             following = rows[part], columns[part] + 1
-            gradients = _grad_hidden(piece.hidden[at], head, piece.ids[following], temperature)
+            gradients = _differentiate_head(
+                piece.hidden[at], head, piece.ids[following], temperature
+            )
             solved[:, *following] = _solve(piece.gradient[at].double(), *gradients)
-    found: list[tuple[Any, ...]] = []
+    sequences: list[tuple[Any, ...]] = []
     for i, ids in enumerate(piece.ids):
         places = piece.mask[i].nonzero()[:, 0]
-        own = solved[:, i, places].cpu() / world_size()
+        weights = solved[:, i, places].cpu() / world_size()
         tokens = ids[places].cpu()
         start = len(places) if piece.starts is None else int((places < piece.starts[i]).sum())
-        first = next(iter(own[0].nonzero()[:, 0].tolist()), len(places))
-        start = max(1, min(start, first))
+        first_weighted = next(iter(weights[0].nonzero()[:, 0].tolist()), len(places))
+        start = max(1, min(start, first_weighted))
         if start < len(places):
             advantage = None if piece.advantages is None else piece.advantages[i]
-            found.append((tokens[:start], tokens[start:], advantage, *own[:, start:]))
-    if not found:
+            sequences.append((tokens[:start], tokens[start:], advantage, *weights[:, start:]))
+    if not sequences:
         return None
-    prompts, responses, advantages, alone, c, d = map(list, zip(*found, strict=True))
-    own_advantages: Any = None if piece.advantages is None else advantages
-    rows = Rollouts(prompts, responses, torch.arange(len(found)), advantages=own_advantages)
-    both = rows.with_columns(token_weights=c, entropy_weights=d)
-    return rows.with_columns(token_weights=alone), both
+    prompts, responses, advantages, c_alone, c, d = map(list, zip(*sequences, strict=True))
+    rollouts = Rollouts(
+        prompts,
+        responses,
+        torch.arange(len(sequences)),
+        advantages=None if piece.advantages is None else cast(Any, advantages),
+    )
+    with_entropy_term = rollouts.with_columns(token_weights=c, entropy_weights=d)
+    return rollouts.with_columns(token_weights=c_alone), with_entropy_term
 
 
 def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
@@ -118,21 +124,21 @@ def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
     return torch.stack([alone, c, d])
 
 
-def _grad_hidden(
+def _differentiate_head(
     hidden: Tensor, head: Any, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """(m, d) float64 ∂s/∂h and ∂H/∂h of each target, through any output embedding."""
     with torch.enable_grad():
         h = hidden.detach().to(next(head.parameters()).dtype).requires_grad_()
         logits = head(h)
-    at = logits.detach().double()
-    one = torch.ones(len(targets), dtype=torch.float64, device=at.device)
+    values = logits.detach().double()
+    ones = torch.ones(len(targets), dtype=torch.float64, device=values.device)
 
-    def pulled_back(a: Tensor, b: Tensor | None) -> Tensor:
-        gradient = logit_gradient(at, targets, a, b, temperature).to(logits.dtype)
+    def pull_back(a: Tensor, b: Tensor | None) -> Tensor:
+        gradient = logit_gradient(values, targets, a, b, temperature).to(logits.dtype)
         return torch.autograd.grad(logits, h, gradient, retain_graph=True)[0].double()
 
-    return pulled_back(one, None), pulled_back(0 * one, one)
+    return pull_back(ones, None), pull_back(0 * ones, ones)
 
 
 @dataclass(frozen=True)
@@ -188,13 +194,18 @@ class TokenRecorder:
             padded = [row for piece in pieces for row in piece[name].double().cpu()]
             return [row[:length] for row, length in zip(padded, lengths, strict=True)]
 
-        names = "logprobs", "entropies", "weights", "entropy_weights"
-        everywhere = zip(*gather([column(name) for name in names]), strict=True)
-        logprobs, entropies, *gradients = ([x for part in of for x in part] for of in everywhere)
+        names = ("logprobs", "entropies", "weights", "entropy_weights")
+        of_all_processes = gather([column(name) for name in names])
+        logprobs, entropies, *gradients = (
+            [row for rows in columns for row in rows]
+            for columns in zip(*of_all_processes, strict=True)
+        )
         # the processes' gradients are averaged, so each counts for its share
         weights, entropy_weights = ([x / world_size() for x in rows] for rows in gradients)
-        bonus = any(bool(x.any()) for x in entropy_weights)
-        return TokenRecord(logprobs, entropies, weights, entropy_weights if bonus else None)
+        has_entropy_term = any(bool(x.any()) for x in entropy_weights)
+        return TokenRecord(
+            logprobs, entropies, weights, entropy_weights if has_entropy_term else None
+        )
 
 
 def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
