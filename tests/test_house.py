@@ -32,7 +32,7 @@ TUPLES = 75
 """Assignments of several values at once."""
 PRODUCTS = 1
 """Products with a comparison."""
-PACKED = 29
+PACKED = 0
 """Strings that are lists of names."""
 SHARED = 16
 """Public names that several modules bind, constants and aliases included."""
