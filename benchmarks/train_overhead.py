@@ -38,9 +38,11 @@ from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
+from isentrope.sampling.tasks.addition import Addition, longest_response
+from isentrope.training.models import load_trainable
 from isentrope.verbs.train import train
+
+MAX_NEW_TOKENS = longest_response(2)
 
 PAGE = Path("docs/results/train_overhead.md")
 STEPS = 21

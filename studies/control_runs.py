@@ -24,13 +24,16 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.tasks.addition import longest_response
 from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.task import Task, limited
 from isentrope.system.progress import Progress
-from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
+from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
+
+MAX_NEW_TOKENS = longest_response(2)
 
 GROUP_SIZE, SAVE_EVERY = 8, 5
 LORA = {"lora_rank": 16, "lora_alpha": 32}

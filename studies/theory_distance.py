@@ -22,10 +22,11 @@ from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS
+from isentrope.sampling.tasks.addition import Addition, longest_response
 from studies.theory_policies import run_folder, write_page
 from studies.toy_attribution import checkpoints
+
+MAX_NEW_TOKENS = longest_response(2)
 
 STEPS = (8, 24, 40)
 PROMPTS, GROUP = 96, 8

@@ -22,12 +22,13 @@ from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS
+from isentrope.sampling.tasks.addition import Addition, longest_response
 from studies.predictive_model import fit_predictive_model
 from studies.theory_distance import next_token_log_p, prefix_kernel
 from studies.theory_policies import over, run_folder, write_page
 from studies.toy_attribution import checkpoints
+
+MAX_NEW_TOKENS = longest_response(2)
 
 STEPS = (8, 24, 40)
 PROMPTS, GROUP = 96, 8

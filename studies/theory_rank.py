@@ -25,12 +25,14 @@ from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
+from isentrope.sampling.tasks.addition import Addition, longest_response
+from isentrope.training.models import load_trainable
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from studies.theory_policies import gradient_matrix, over, run_folder, write_page
 from validation.toy_training import QUIET
+
+MAX_NEW_TOKENS = longest_response(2)
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128)
 TRAINED = (1, 4, 16, 64)

@@ -31,11 +31,13 @@ from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling import generate
+from isentrope.sampling.tasks.addition import longest_response
 from isentrope.sampling.tasks.load import load_task
 from isentrope.system.progress import Clock
-from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.verbs.prepare import prepare_checkpoint
 from validation.enumerated import POLICIES, Enumerated
+
+MAX_NEW_TOKENS = longest_response(2)
 
 IDENTITIES = ("martingale", "score")
 WAYS = ("sample", "predictable", "mixed")

@@ -30,10 +30,12 @@ import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
+from isentrope.sampling.tasks.addition import Addition, longest_response
+from isentrope.training.models import load_trainable
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
+
+MAX_NEW_TOKENS = longest_response(2)
 
 PROBED = ("every=1", "second_order=true", "fresh=true")
 

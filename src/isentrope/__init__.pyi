@@ -52,7 +52,7 @@ from isentrope.probe.callback import EntropyProbe
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.feedback import Target
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.from_notes import EntropyMeasurements
 from isentrope.evaluation.evaluate import Evaluation, evaluate
 from isentrope.evaluation.options import EvaluationOptions

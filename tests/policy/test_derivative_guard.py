@@ -21,7 +21,7 @@ from isentrope.policy.derivative_guard import DerivativeError, require_derivativ
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 

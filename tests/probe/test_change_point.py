@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isentrope.probe.alarm import MIN_SIDE, WINDOW, find_change_point
+from isentrope.probe.change_point import MIN_SIDE, WINDOW, find_change_point
 
 
 def by_least_squares(x, se):

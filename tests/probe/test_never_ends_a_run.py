@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 import isentrope as ise
 from isentrope.probe import callback
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from tests.probe import following
 from tests.probe.test_trl_defaults import trained
 

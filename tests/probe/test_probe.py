@@ -7,8 +7,8 @@ import torch
 import isentrope as ise
 from isentrope.probe import scoring
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import read
-from isentrope.probe.requirements import ProbeOptions
 from tests import cases
 from tests.training import runs
 
@@ -19,7 +19,7 @@ class Recorder(EntropyProbe):
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         super().on_pre_optimizer_step(args, state, control, **kwargs)
         self.theta = {n: p.clone() for n, p in self._policy.theta.items()}
-        self.E = self._before[0].mine
+        self.E = self._before[0].share
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         super().on_optimizer_step(args, state, control, **kwargs)
@@ -161,7 +161,7 @@ def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    folder = tmp_path / "mine"
+    folder = tmp_path / "share"
     made = runs.trainer(folder)  # for its model
     trainer = GRPOTrainer(
         made.policy.model,

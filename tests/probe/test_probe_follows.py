@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from tests.probe import following
 
 

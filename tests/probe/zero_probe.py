@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.system.processes import leave, rank
 from tests.probe import following
 

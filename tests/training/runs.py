@@ -8,7 +8,7 @@ from transformers import PrinterCallback
 
 from isentrope.checkpoint.record.contract import frozen_hash, trainable_shapes
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler

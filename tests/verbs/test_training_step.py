@@ -9,7 +9,7 @@ import isentrope as ise
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.scoring import score
-from isentrope.probe.requirements import setting
+from isentrope.probe.options import setting
 from isentrope.update.step import optimizer_step as computed
 from tests.tiny_checkpoint import PROMPTS
 from tests.verbs.test_as_trained import refused, with_arguments

@@ -48,7 +48,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
-from isentrope.probe.requirements import require_unfiltered, setting
+from isentrope.probe.options import setting
+from isentrope.probe.requirements import require_unfiltered
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
 from isentrope.system.log import log

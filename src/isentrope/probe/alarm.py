@@ -8,44 +8,28 @@ weights w_j = 1/σ_j². Its error is scaled by their spread, where that is large
 
 Two things raise the alarm, each with probability α/2 at most per reading if readings are normal:
 
-    a change of the rate (`find_change_point`): entropy falls faster than before, or rises faster
+    a change of the rate (`change_point`): entropy falls faster than before, or rises faster
     (ln 2)/(−m) is below `half_life` steps beyond the error of m, by a t-test
 
 Each change is reported once, and the half-life once between two changes. Steps between two readings
 are assumed to be like those with a reading.
 
-Detection of a change in the mean of sequential readings, each with a standard error.
-
-    x_j = μ + √φ σ_j ε_j,     w_j = 1/σ_j²,     m(a, b) = Σ_{a ≤ j < b} w_j x_j / W(a, b)
-
-The change-point model with unknown mean and unknown scale φ (Hawkins, Qiu and Kang, 2003): after n
-readings every split k in turn is tested by the t statistic of the two weighted means,
-
-    t_k² = (m(k, n) − m(0, k))² / ( s_k² (1/W(0, k) + 1/W(k, n)) ),     s_k² = RSS_k/(n − 2)
-
-with n − 2 degrees of freedom. The errors give the weights and the spread of the readings gives the
-scale, so batch-to-batch variance beyond the errors widens the test too. The p-value of
-max_k t_k² is found by simulation of ε, the weights held fixed: it depends on neither μ nor φ. So
-for normal readings of constant mean the test at level α raises a false alarm at any one reading
-with probability α, and at one in 1/α readings on average.
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from scipy.special import stdtr
 from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.nouns.freedom import t_quantile
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.change_point import find_change_point
+from isentrope.system.log import log
 from isentrope.system.processes import rank
 from isentrope.system.saved_fields import SavedFields
-
-log = logging.getLogger("isentrope")
 
 CONFIDENCE = 0.95
 """Coverage of the reported intervals."""
@@ -55,14 +39,6 @@ MAX_READINGS = 256
 """Readings of one rate that are kept."""
 ENTROPY_SHARE = 0.9
 """Share of the entropy whose tokens are counted."""
-MIN_SIDE = 2
-"""Readings on either side of a split."""
-WINDOW = 32
-"""Splits are looked for among this many of the newest readings."""
-DRAWS = 3_999
-"""Simulated runs behind a p-value."""
-_SMALLEST_SCALE = 1e-6
-"""Of s²: readings that agree to a thousandth of their errors are equal to rounding."""
 
 
 class Alarm(SavedFields, TrainerCallback):
@@ -99,8 +75,11 @@ class Alarm(SavedFields, TrainerCallback):
                 f"The alarm needs 0 < false_alarms < 1 and half_life > 0, got {false_alarms} and "
                 f"{half_life}."
             )
-        self._probe, self._entropy = probe, f"probe/entropy_{probe.options.functional}"
-        self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
+        self._probe = probe
+        self._entropy_key = f"probe/entropy_{probe.options.functional}"
+        self._level = false_alarms / 2
+        self._half_life = half_life
+        self._stop = stop
         self._readings: list[list[float]] = []
         self._told = self._stopping = False
         self._latest: dict[str, float] = {}
@@ -113,8 +92,8 @@ class Alarm(SavedFields, TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Use the probe's reading of the step, if there is one."""
         self._latest = {}
-        if (reading := self._rate_of(self._probe.latest())) is not None:
-            sentence = self.observe(state.global_step, *reading)
+        if (rate := self._read_rate(self._probe.latest())) is not None:
+            sentence = self.observe(state.global_step, *rate)
             if sentence and rank() == 0:
                 log.warning(sentence)
             self._stopping |= self._stop and sentence is not None
@@ -128,9 +107,9 @@ class Alarm(SavedFields, TrainerCallback):
                     state.global_step,
                 )
 
-    def _rate_of(self, reading: Mapping[str, float]) -> tuple[float, float] | None:
+    def _read_rate(self, reading: Mapping[str, float]) -> tuple[float, float] | None:
         """(r, its error) of a reading that can be trusted."""
-        names = "probe/change", "probe/change_se", self._entropy
+        names = ("probe/change", "probe/change_se", self._entropy_key)
         change, se, entropy = (reading.get(name, math.nan) for name in names)
         usable = math.isfinite(change) and math.inf > se > 0 and math.inf > entropy > 0
         if not usable or not reading.get("probe/trust"):
@@ -149,7 +128,7 @@ class Alarm(SavedFields, TrainerCallback):
             The alarm, or None.
         """
         self._readings = [*self._readings, [step, rate, se]][-MAX_READINGS:]
-        faster = self._faster()
+        change = self._detect_change()
         n = len(self._readings)
         mean, error = weighted_mean(self._readings)
         self._latest = {"alarm/rate": mean, "alarm/raised": 0.0}
@@ -163,37 +142,46 @@ class Alarm(SavedFields, TrainerCallback):
             return mean - half, mean + half
 
         low, high = interval(CONFIDENCE)
-        lives = {"": _half_life(mean), "_ci_low": _half_life(low), "_ci_high": _half_life(high)}
-        self._latest |= {f"alarm/half_life{end}": x for end, x in lives.items() if x < math.inf}
-        soon = _half_life(interval(1 - 2 * self._level)[1]) < self._half_life
-        if not faster and (self._told or not soon):
+        half_life = {
+            "": _find_half_life(mean),
+            "_ci_low": _find_half_life(low),
+            "_ci_high": _find_half_life(high),
+        }
+        self._latest |= {f"alarm/half_life{end}": x for end, x in half_life.items() if x < math.inf}
+        soon = _find_half_life(interval(1 - 2 * self._level)[1]) < self._half_life
+        if not change and (self._told or not soon):
             return None
         self._told = mean < 0  # the sentence gives the half-life
         self._latest["alarm/raised"] = 1.0
-        holding = ""
+        concentration = ""
         if (entropies := self.batch_entropies()) is not None:
-            holding = (
+            concentration = (
                 f" In the last batch {100 * share_holding(torch.cat(list(entropies))):.2g} % of "
                 f"the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
             )
         return (
             f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
-            f"interval {100 * low:+.2g} to {100 * high:+.2g}){faster}.{_left(*lives.values())}"
-            f"{holding} Candidates: a control of entropy (the section control), or other "
-            "settings of the one that is on, a lower training.learning_rate, or a stop here."
+            f"interval {100 * low:+.2g} to {100 * high:+.2g}){change}."
+            f"{_describe_half_life(*half_life.values())}{concentration} Candidates: a control of "
+            "entropy (the section control), or other settings of the one that is on, a lower "
+            "training.learning_rate, or a stop here."
         )
 
-    def _faster(self) -> str:
+    def _detect_change(self) -> str:
         """Begin again at a change of the rate; the change in words if entropy now moves faster."""
         readings = self._readings
-        found = find_change_point(
+        change = find_change_point(
             [x for _, x, _ in readings], [se for *_, se in readings], self._level
         )
-        if found is None or found[1] > self._level or len(readings) - found[0] < MIN_READINGS:
+        if change is None:
             return ""
-        place, p = found
-        self._readings, self._told = readings[place:], False
-        before, now = (weighted_mean(part)[0] for part in (readings[:place], self._readings))
+        place, p = change
+        if p > self._level or len(readings) - place < MIN_READINGS:
+            return ""
+        self._readings = readings[place:]
+        self._told = False
+        before, _ = weighted_mean(readings[:place])
+        now, _ = weighted_mean(self._readings)
         if min(before, 0) <= now <= max(before, 0):
             return ""
         return f" from step {readings[place][0]} on, before by {100 * before:+.2g} % (p = {p:.1g})"
@@ -225,63 +213,22 @@ def weighted_mean(readings: Sequence[Sequence[float]]) -> tuple[float, float]:
         m and SE.
     """
     _, x, se = np.asarray(readings).T
-    mean, total = np.average(x, weights=se**-2), sum(se**-2)
+    weights = se**-2
+    mean = np.average(x, weights=weights)
     if len(x) == 1:
         return float(mean), math.inf
     spread = sum(((x - mean) / se) ** 2) / (len(x) - 1)
-    return float(mean), math.sqrt(max(1.0, spread) / total)
+    return float(mean), math.sqrt(max(1.0, spread) / sum(weights))
 
 
-def _half_life(rate: float) -> float:
+def _find_half_life(rate: float) -> float:
     """Steps until half of the entropy is gone; infinite where it does not fall."""
     return math.log(2) / -rate if rate < 0 else math.inf
 
 
-def _left(value: float, low: float, high: float) -> str:
+def _describe_half_life(value: float, low: float, high: float) -> str:
     """The half-life in words, where entropy falls."""
     if value == math.inf:
         return ""
     ends = f"{low:.0f} to {high:.0f}" if high < math.inf else f"{low:.0f} or more"
     return f" At this rate half of it is gone in about {value:.0f} steps ({ends})."
-
-
-def find_change_point(
-    values: Sequence[float], errors: Sequence[float], level: float
-) -> tuple[int, float] | None:
-    """The most likely change in the mean of readings.
-
-    Args:
-        values: Readings in the order they came.
-        errors: Their standard errors, positive.
-        level: The level of the test.
-
-    Returns:
-        Number of readings before it, and the p-value of no change, an upper bound where that is
-        enough; None with fewer than five readings.
-    """
-    x, w = np.asarray(values, dtype=float), np.asarray(errors, dtype=float) ** -2.0
-    n = len(x)
-    if n <= 2 * MIN_SIDE:
-        return None
-    places = np.arange(max(MIN_SIDE, n - WINDOW), n - MIN_SIDE + 1)
-    (squares,) = _statistics(x[None], w, places)
-    k = int(np.argmax(squares))
-    largest = float(squares[k])
-    single = 2 * float(stdtr(n - 2, -math.sqrt(largest)))
-    p = min(1.0, len(places) * single)  # Bonferroni's bound
-    if single <= level and p > min(level, 1 / (1 + DRAWS)):
-        noise = np.random.default_rng(n).normal(size=(DRAWS, n)) / np.sqrt(w)
-        above = int((_statistics(noise, w, places).max(1) >= largest).sum())
-        p = min(p, (1 + above) / (1 + DRAWS))
-    return int(places[k]), p
-
-
-def _statistics(x: np.ndarray, w: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """(runs, splits) t_k²."""
-    sums, moments = np.cumsum(w), np.cumsum(w * x, axis=1)
-    before, after = sums[places - 1], sums[-1] - sums[places - 1]
-    left = moments[:, places - 1]
-    between = ((moments[:, -1:] - left) / after - left / before) ** 2 / (1 / before + 1 / after)
-    centred = x - moments[:, -1:] / sums[-1]
-    within = (w * centred**2).sum(1, keepdims=True) - between
-    return between / np.maximum(_SMALLEST_SCALE, within / (x.shape[1] - 2))

@@ -15,7 +15,6 @@ derivatives has readings without a prediction, which is logged once.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -36,9 +35,9 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean
+from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
-    ProbeOptions,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
@@ -55,10 +54,9 @@ from isentrope.probe.scoring import (
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
 from isentrope.sampling.streams import generator_of
+from isentrope.system.log import log
 from isentrope.system.processes import rank, together
 from isentrope.system.saved_fields import SavedFields
-
-log = logging.getLogger("isentrope")
 
 
 class EntropyProbe(SavedFields, TrainerCallback):
@@ -101,15 +99,19 @@ class EntropyProbe(SavedFields, TrainerCallback):
         if every < 1 or size < 2:
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
-        self._every, self._size, self.options = every, size, options
-        self._record, self._control = record, control
+        self._every = every
+        self._size = size
+        self.options = options
+        self._record = record
+        self._control = control
         self._recorder: StepRecorder | None = None
         self.off = False
         self._postponed = False  # whether a reading was due that the last step could not have
         self._withheld = ""  # why the model gives no derivatives
         decay = options.decay
         self.kept = KeptGradient(options.log_every, decay)
-        self._first_order, self._change = RunningMean(decay), RunningMean(decay)
+        self._first_order = RunningMean(decay)
+        self._change = RunningMean(decay)
         if options.log_every is not None:
             self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
@@ -159,8 +161,6 @@ class EntropyProbe(SavedFields, TrainerCallback):
         """Continue with a saved gradient."""
         self.kept.load_tensors(tensors)
 
-    # --- hooks of transformers.Trainer -------------------------------------------------------
-
     @never_raising
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         """Begin to record the step, where it starts from a checkpoint."""
@@ -169,7 +169,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         if self._recorder is not None:
             self._recorder.begin()
         zero = zero_optimizer(kwargs.get("optimizer"))
-        if zero is not None and self._due(state.global_step):
+        if zero is not None and self._has_number(state.global_step):
             self._zero_step = together(lambda: ZeroStep(bare_model(kwargs["model"]), zero))
 
     @never_raising
@@ -181,28 +181,34 @@ class EntropyProbe(SavedFields, TrainerCallback):
     @never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
-        self._latest, self._before = {}, []
-        model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
-        tokenizer, step = kwargs.get("processing_class"), state.global_step + 1
+        self._latest = {}
+        self._before = []
+        model = bare_model(kwargs["model"])
+        optimizer = kwargs["optimizer"]
+        step = state.global_step + 1
         if self._recorder is not None:
             self._recorder.look()
-        if not self._due(state.global_step):
+        if not self._has_number(state.global_step):
             return
         options = self.options
-        zero_step, self._zero_step = self._zero_step, None
+        zero_step = self._zero_step
+        self._zero_step = None
         at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
         with evaluating(model), at_start as optimizer:
             temperature, length = options.sampling(args)
             self._prompts = with_template(self._prompts, template_of(args))
-            live = partial(self._live_policy, temperature, model, tokenizer)
-            policy = on_every_process(is_spread(model), live)
-            how = optimizer, self._control, options.preconditioning
-            components, eta, why = together(lambda: moving_parts(policy, *how))
+            tokenizer = kwargs.get("processing_class")
+            policy = on_every_process(
+                is_spread(model), lambda: self._wrap_model(temperature, model, tokenizer)
+            )
+            components, eta, cause = together(
+                lambda: moving_parts(policy, optimizer, self._control, options.preconditioning)
+            )
             if not components:
-                self._postpone(state.global_step, why)
+                self._postpone(state.global_step, cause)
                 return
             self._latest = self.kept.predict(step, components, eta)
-            if not self._reads(state.global_step):
+            if not self._has_reading(state.global_step):
                 return
             self._postponed = False
             drawn = self._draw(policy, step, 0, length)
@@ -228,9 +234,10 @@ class EntropyProbe(SavedFields, TrainerCallback):
             self._recorder.write(added)
         if not self._before or self._policy is None:
             return
-        samples, policy, self._before = self._before, self._policy, []
+        policy = self._policy
         with evaluating(policy.model):
-            pairs = [(x, look_back(policy, x)) for x in samples]
+            pairs = [(sample, look_back(policy, sample)) for sample in self._before]
+        self._before = []
         reading, *fresh = (read(state.global_step + 1, *pair) for pair in pairs)
         if fresh:
             reading = replace(reading, fresh=fresh[0].change)
@@ -243,32 +250,39 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
-    def _reads(self, taken: int) -> bool:
+    def _has_reading(self, taken: int) -> bool:
         """Whether the step after so many steps has a reading."""
         return self._postponed or taken % self._every == 0
 
-    def _due(self, taken: int) -> bool:
-        return self._reads(taken) or self.kept.due(taken)
+    def _has_number(self, taken: int) -> bool:
+        """Whether the step after so many steps has a reading or a prediction."""
+        return self._has_reading(taken) or self.kept.due(taken)
 
-    def _postpone(self, taken: int, why: str) -> None:
+    def _postpone(self, taken: int, cause: str) -> None:
         """Take the reading that a step cannot have at the next step that can, and say so once."""
-        if not self._reads(taken):
-            log.warning("Step %d has no prediction: %s.", taken + 1, why)
+        if not self._has_reading(taken):
+            log.warning("Step %d has no prediction: %s.", taken + 1, cause)
         elif not self._postponed:
             self._postponed = True
-            words = "The entropy probe cannot read step %d: %s. It reads the next step that it can."
-            log.warning(words, taken + 1, why)
+            message = (
+                "The entropy probe cannot read step %d: %s. It reads the next step that it can."
+            )
+            log.warning(message, taken + 1, cause)
 
     def _withhold(self, step: int, cause: str) -> None:
         """Say once that readings have no prediction from now on."""
         if cause and not self._withheld and rank() == 0:
-            words = "From step %d on the entropy probe measures ΔH without predicting it. Cause: %s"
-            log.warning(words, step, cause)
+            message = (
+                "From step %d on the entropy probe measures ΔH without predicting it. Cause: %s"
+            )
+            log.warning(message, step, cause)
         self._withheld = cause
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""
-        self.off, self._before, self._latest = True, [], {}
+        self.off = True
+        self._before = []
+        self._latest = {}
         if self._zero_step is not None:
             self._zero_step.stop()
             self._zero_step = None
@@ -276,11 +290,11 @@ class EntropyProbe(SavedFields, TrainerCallback):
             self._recorder.stop()
         if rank() == 0:
             cause = " ".join(str(error).split()) or type(error).__name__
-            words = "The entropy probe is off from step %d on; training continues. Cause: %s"
-            log.warning(words, step, cause)
+            message = "The entropy probe is off from step %d on; training continues. Cause: %s"
+            log.warning(message, step, cause)
         log.debug("raised here:", exc_info=error)
 
-    def _live_policy(self, temperature: float, model: Any, tokenizer: Any) -> Policy:
+    def _wrap_model(self, temperature: float, model: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:
             require_whole_model(model)
             self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")

@@ -68,11 +68,11 @@ class ZeroStep:
     def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep what a step uses; an error inside DeepSpeed's step waits until it is over."""
         try:
-            self._keep(optimizer)
+            self._keep_parts(optimizer)
         except Exception as error:
             self._failure = error
 
-    def _keep(self, optimizer: torch.optim.Optimizer) -> None:
+    def _keep_parts(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             (flat,) = group["params"]
             if flat.grad is None:
@@ -119,38 +119,40 @@ class ZeroStep:
         Returns:
             (θ' − θ)/η − v by parameter; empty where all weights are float32 or longer, or η is 0.
         """
-        short = {n: policy.model.get_parameter(n) for n in policy.names}
-        if eta == 0 or all(p.dtype in (torch.float32, torch.float64) for p in short.values()):
+        parameters = {name: policy.model.get_parameter(name) for name in policy.names}
+        if eta == 0 or all(p.dtype in (torch.float32, torch.float64) for p in parameters.values()):
             return {}
         return {
-            n: (self._after[p].double() - p.detach().double()) / eta - v[n]
-            for n, p in short.items()
+            name: (self._after[p].double() - p.detach().double()) / eta - v[name]
+            for name, p in parameters.items()
         }
 
     def _gather_parts(self) -> None:
         """Gather the flat vectors of all processes, and cut them into parameters."""
-        zero, states, groups = self._zero, dict[str, dict[str, Any]](), list[dict[str, Any]]()
+        zero = self._zero
+        states: dict[str, dict[str, Any]] = {}
+        groups: list[dict[str, Any]] = []
         paddings = getattr(zero, "round_robin_bit16_padding", None)
         order = getattr(zero, "round_robin_bit16_groups", zero.bit16_groups)
         for k, group in enumerate(zero.optimizer.param_groups):
-            settings, kept = self._parts[id(group["params"][0])]
+            settings, used = self._parts[id(group["params"][0])]
             shapes = {self._names[p]: p.shape for p in order[k]}
             handle = zero.real_dp_process_group[k]
-            everywhere: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size(handle))]
-            for key, own in kept.items():
-                parts = [own] * len(everywhere)  # one value for all parameters, or a vector
-                if is_vector(own):
-                    here = own.to(order[k][0].device)
-                    parts = [torch.empty_like(here) for _ in everywhere]
-                    dist.all_gather(parts, here, group=handle)
-                for of_process, part in zip(everywhere, parts, strict=True):
-                    of_process[key] = part
-            cut = partial(split_flat, behind=paddings[k] if paddings else None)
-            states |= of_parameters(everywhere, shapes, cut)
+            of_processes: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size(handle))]
+            for key, value in used.items():
+                values = [value] * len(of_processes)  # one value for all parameters, or a vector
+                if is_vector(value):
+                    share = value.to(order[k][0].device)
+                    values = [torch.empty_like(share) for _ in of_processes]
+                    dist.all_gather(values, share, group=handle)
+                for of_process, gathered in zip(of_processes, values, strict=True):
+                    of_process[key] = gathered
+            split = partial(split_flat, behind=paddings[k] if paddings else None)
+            states |= of_parameters(of_processes, shapes, split)
             groups.append({**settings, "params": list(shapes)})
-        self.gradient = {n: state.pop("grad") for n, state in states.items()}
-        remembered = {n: state for n, state in states.items() if state}
-        self.optimizer = {"state": remembered, "param_groups": groups}
+        self.gradient = {name: state.pop("grad") for name, state in states.items()}
+        with_moments = {name: state for name, state in states.items() if state}
+        self.optimizer = {"state": with_moments, "param_groups": groups}
 
 
 @dataclass(frozen=True)
@@ -197,31 +199,33 @@ def coming_step(
         ValueError: If no parameter has a gradient on this process, or the rule is not known.
     """
     state = load_optimizer_state(policy, getattr(optimizer, "optimizer", optimizer))
-    taken = optimizer.gradient if isinstance(optimizer, ZeroStep) else {}
-    whole: Vector = {}
+    gathered = optimizer.gradient if isinstance(optimizer, ZeroStep) else {}
+    gradients: Vector = {}
     skipped: list[str] = []
-    for n, theta in policy.theta.items():
-        gradient = taken.get(n, policy.model.get_parameter(n).grad)
+    for name, theta in policy.theta.items():
+        gradient = gathered.get(name, policy.model.get_parameter(name).grad)
         if gradient is None:
-            skipped.append(n)
-        whole[n] = torch.zeros_like(theta).double() if gradient is None else gradient.double()
-    if len(skipped) == len(whole):
+            skipped.append(name)
+            gradients[name] = torch.zeros_like(theta).double()
+        else:
+            gradients[name] = gradient.double()
+    if len(skipped) == len(gradients):
         raise ValueError(
             f"Parameter {skipped[0]!r} has no gradient on this process, nor has any other: the "
             "entropy probe and an entropy budget need whole gradients (no FSDP, no ZeRO)."
         )
     # torch skips them, with their momentum and decay, and begins a state for others
     state = replace(state, untrained=frozenset(skipped))
-    moments = [x for n, x in state.moments.items() if n not in skipped]
+    moments = [entries for name, entries in state.moments.items() if name not in skipped]
     fresh = state.rule != "sgd" and not all(moments)
     unknown = ""
     if fresh and preconditioning == "previous_step":
         unknown = NO_MOMENTS
-    elif not all(read_numbers(g.isfinite().all() for g in whole.values())):
+    elif not all(read_numbers(g.isfinite().all() for g in gradients.values())):
         unknown = "its gradient is not finite"
     if unknown:
         return ComingStep({}, {}, state.learning_rate, unknown=unknown)
-    parts = follow_rule(policy, state, whole, preconditioning=preconditioning)
+    parts = follow_rule(policy, state, gradients, preconditioning=preconditioning)
     return ComingStep(*parts, state.learning_rate, fresh)
 
 
@@ -246,20 +250,26 @@ def moving_parts(
     if optimizer is None:
         return {}, 0.0, "DeepSpeed skipped it (its gradient is not finite)"
     coming = coming_step(policy, optimizer, preconditioning)
-    parts, eta = dict(coming.components), coming.learning_rate
+    parts = dict(coming.components)
+    eta = coming.learning_rate
     if coming.unknown:
         return {}, eta, coming.unknown
     if eta == 0:
         return {}, eta, "its learning rate is 0"
     if isinstance(optimizer, ZeroStep):
-        as_taken = preconditioning == "this_step"
-        v = (coming if as_taken else coming_step(policy, optimizer)).direction
-        parts["rounding"] = optimizer.rounding(policy, v, eta)
+        as_taken = coming
+        if preconditioning != "this_step":
+            as_taken = coming_step(policy, optimizer)
+        parts["rounding"] = optimizer.rounding(policy, as_taken.direction, eta)
     if control is not None and control.component is not None:
         parts["control"] = control.component
     parts = {name: part for name, part in parts.items() if part}
-    moves = read_numbers(
+    are_moving = read_numbers(
         torch.stack([x.any() for x in part.values()]).any() for part in parts.values()
     )
-    moving = {n: part for (n, part), moved in zip(parts.items(), moves, strict=True) if moved}
+    moving = {
+        name: part
+        for (name, part), is_moving in zip(parts.items(), are_moving, strict=True)
+        if is_moving
+    }
     return moving, eta, "" if moving else "it moves no parameter"

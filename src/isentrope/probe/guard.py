@@ -4,7 +4,6 @@ One error must end it: that of a single process in a pass that all share. The ot
 exchange of a layer, and would take for it what this process exchanges next, in the trainer's pass.
 """
 
-import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,12 +11,11 @@ from typing import Any, TypeVar
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
+from isentrope.system.log import log
 from isentrope.system.processes import together
 
-log = logging.getLogger("isentrope")
-
 Hook = Callable[..., None]
-T = TypeVar("T")
+_T = TypeVar("_T")
 ALIKE = (UnsupportedModelError, DerivativeError, NotFiniteError)
 """Errors of a model, or of numbers that all processes have."""
 
@@ -47,7 +45,7 @@ def never_raising(hook: Hook) -> Hook:
     return guarded
 
 
-def on_every_process(shared: bool, work: Callable[[], T]) -> T:
+def on_every_process(shared: bool, work: Callable[[], _T]) -> _T:
     """Run passes of a policy: this process's own, or those that it shares with all others.
 
     Args:

@@ -119,7 +119,8 @@ class KeptGradient(SavedFields):
         if self._gradient:
             changes = (dot(v, gradient) - dot(v, self._gradient) for v in components.values())
             self._squares.update((eta * sum(changes)) ** 2, 0.0)
-        self._gradient, self._step = gradient, step
+        self._gradient = gradient
+        self._step = step
 
     def tensors(self) -> dict[str, Tensor]:
         """The gradient, on the CPU; empty before the first reading."""

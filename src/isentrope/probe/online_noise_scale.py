@@ -23,9 +23,8 @@ t has the degrees of freedom that the tails of num_k − R den_k and num_k in th
 from zero, and R ± t SE misses the truth long before that: in simulated runs such intervals were
 wrong up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
 Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–7 times in all
-(docs/results/intervals.md).
-Where |G|² or tr Σ came out at or below zero there is no B_simple.
-θ moves meanwhile: these are means over 1/(1 − β) steps.
+(docs/results/intervals.md). Where |G|² or tr Σ came out at or below zero there is no B_simple. θ
+moves meanwhile: these are means over 1/(1 − β) steps.
 """
 
 import math
@@ -86,18 +85,26 @@ class OnlineNoiseScale(SavedFields):
         self._memory = decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
-        kept = min(2 * (1 + decay) / (1 - decay), MAX_TAIL_STEPS)
-        self._most, self._recent = math.ceil(kept), list[list[float]]()
+        self._tail_steps = math.ceil(min(2 * (1 + decay) / (1 - decay), MAX_TAIL_STEPS))
+        self._recent: list[list[float]] = []
 
     def update(self, trace: float, square: float) -> None:
         """Add a step: its unbiased tr Σ and |G|²."""
-        beta, x, y = self._memory, trace, square
-        new = {"w": 1.0, "ww": 1.0, "num": x, "den": y, "nn": x * x, "nd": x * y, "dd": y * y}
-        for name, value in new.items():  # squares have the weights w²
+        terms = {
+            "w": 1.0,
+            "ww": 1.0,
+            "num": trace,
+            "den": square,
+            "nn": trace * trace,
+            "nd": trace * square,
+            "dd": square * square,
+        }
+        beta = self._memory
+        for name, term in terms.items():  # squares have the weights w²
             decay = beta if name in ("w", "num", "den") else beta * beta
-            self._sums[name] = decay * self._sums[name] + value
+            self._sums[name] = decay * self._sums[name] + term
         self._steps += 1
-        self._recent = [*self._recent, [x, y]][-self._most :]
+        self._recent = [*self._recent, [trace, square]][-self._tail_steps :]
 
     def estimate(self) -> Estimate | None:
         """B_simple with its interval.
@@ -112,22 +119,22 @@ class OnlineNoiseScale(SavedFields):
         if self._steps < 3 or effective < 2:
             return None
         if min(s["num"], s["den"]) <= 0:  # by chance: no ratio of them is a noise scale
-            none = (math.inf, math.inf, math.nan, math.nan)
-            return Estimate(*none, round(effective), UNIT, METHOD)
-        known = len(self._recent) >= min(self._steps, self._most)
-        enough = known and effective >= MIN_EFFECTIVE_STEPS
-        low, high = self._fieller(effective) if enough else (math.nan, math.nan)
+            return Estimate(math.inf, math.inf, math.nan, math.nan, round(effective), UNIT, METHOD)
+        has_tail = len(self._recent) >= min(self._steps, self._tail_steps)
+        has_interval = has_tail and effective >= MIN_EFFECTIVE_STEPS
+        low, high = self._find_interval(effective) if has_interval else (math.nan, math.nan)
         ratio = s["num"] / s["den"]
         spread = s["nn"] - 2 * ratio * s["nd"] + ratio**2 * s["dd"]
         small_sample = effective / (effective - 1)
         error = (small_sample * max(spread, 0.0)) ** 0.5 / s["den"]
         return Estimate(ratio, error, low, high, round(effective), UNIT, METHOD)
 
-    def _fieller(self, effective: float) -> tuple[float, float]:
+    def _find_interval(self, effective: float) -> tuple[float, float]:
         """The ends of the interval; NaN where |G|² may be zero."""
-        s, recent = self._sums, torch.tensor(self._recent, dtype=torch.float64)
-        rest = recent[:, 0] - s["num"] / s["den"] * recent[:, 1]
-        df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
+        s = self._sums
+        recent = torch.tensor(self._recent, dtype=torch.float64)
+        residuals = recent[:, 0] - s["num"] / s["den"] * recent[:, 1]
+        df = max(tail_degrees_of_freedom(residuals), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
         # from sums of squares the distance of |G|² is u² = f τ²/(f − 1 + τ²), τ in its errors
         square = s["den"] ** 2 / s["dd"]
@@ -146,8 +153,9 @@ class OnlineNoiseScale(SavedFields):
         estimate = self.estimate()
         if estimate is None:
             return {}
-        weight, numbers = self._sums["w"], estimate.columns("noise_scale/b_simple")
-        numbers = {name: x if math.isfinite(x) else math.nan for name, x in numbers.items()}
+        weight = self._sums["w"]
+        columns = estimate.columns("noise_scale/b_simple")
+        numbers = {name: x if math.isfinite(x) else math.nan for name, x in columns.items()}
         return numbers | {
             "noise_scale/trace": self._sums["num"] / weight,
             "noise_scale/gradient_square": self._sums["den"] / weight,
@@ -182,7 +190,9 @@ class NoiseScaleMonitor(OnlineNoiseScale):
             decay: β of the moving averages, in [0, 1).
         """
         self._parameters = list(parameters)
-        self._accumulation, self._processes, self._groups = accumulation, processes, groups
+        self._accumulation = accumulation
+        self._processes = processes
+        self._groups = groups
         super().__init__(decay)
         self._before: list[Tensor] | None = None
         self._squares: list[float] = []
@@ -193,20 +203,21 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         Args:
             last: Whether the step's gradient is complete, averaged over processes.
         """
-        now = [p.grad for p in self._parameters if p.grad is not None]
+        gradient = [p.grad for p in self._parameters if p.grad is not None]
         if not (last and self._processes > 1):
-            old = self._before or [torch.zeros((), device=g.device) for g in now]
-            square = _square(g - b for g, b in zip(now, old, strict=True))
+            before = self._before or [torch.zeros((), device=g.device) for g in gradient]
+            square = _sum_squares(g - b for g, b in zip(gradient, before, strict=True))
             self._squares.append(self._accumulation**2 * square)
         if not last:
-            self._before = [g.clone() for g in now]
+            self._before = [g.clone() for g in gradient]
             return
-        squares = [x for share in gather(self._squares) for x in share]
+        squares = [x for of_process in gather(self._squares) for x in of_process]
         n = self._accumulation * self._processes
         mean_square = sum(squares) / len(squares)
-        self.update(*micro_batch_moments(mean_square, _square(now), n, self._groups))
-        self._before, self._squares = None, []
+        self.update(*micro_batch_moments(mean_square, _sum_squares(gradient), n, self._groups))
+        self._before = None
+        self._squares = []
 
 
-def _square(gradient: Iterable[Tensor]) -> float:
+def _sum_squares(gradient: Iterable[Tensor]) -> float:
     return sum(read_numbers(g.double().square().sum() for g in gradient))

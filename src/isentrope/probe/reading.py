@@ -105,8 +105,9 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
         The reading.
     """
     sample = before.sample
-    f, base = sample.functional, sample.trust
-    statistics = partial(_statistics, before=before, after=after)
+    f = sample.functional
+    base = sample.trust
+    statistics = partial(_compute_statistics, before=before, after=after)
     result = infinitesimal_jackknife(statistics, sample.prompt_index)
     trust, of_residual = sample.trust_of_change(after, before.divergence)
 
@@ -137,34 +138,41 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
         change=estimate(4, trust=trust, order=trust.order),
         residual=estimate(5, trust=of_residual, order=of_residual.order) if predicts else None,
         trust=trust,
-        price=_price(before, after, trust, momentum),
+        price=_estimate_price(before, after, trust, momentum),
     )
 
 
-def _price(
+def _estimate_price(
     before: ScoredBefore, after: Scores, trust: Trust, momentum: Estimate | None
 ) -> Price | None:
     """What the step spends and earns, and where the parabola of J has its top; None without J."""
-    sample, eta, rewards = before.sample, before.eta, before.rewards
+    sample = before.sample
+    rewards = before.rewards
     if rewards is None:
         return None
-    price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
+    price = price_of_step(sample, before.eta, before.classes, rewards, after=(after, trust))
     top = None
     if len(sample.series) > 2:
-        of_entropy = change_of_sample(sample, [eta], [(after, before.divergence)])
-        top = reward_change(of_entropy, rewards).top
+        entropy_change = change_of_sample(sample, [before.eta], [(after, before.divergence)])
+        top = reward_change(entropy_change, rewards).top
     return replace(price, momentum=momentum, top=top)
 
 
-def _statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> Tensor:
+def _compute_statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> Tensor:
     """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω.
 
     Returns:
         One row each; 0 for what needs a derivative that there is not.
     """
-    sample, eta, slopes = before.sample, before.eta, before.slopes
-    f, r, h = sample.functional, sample.log_ratios, sample.entropies
-    both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
+    sample = before.sample
+    eta = before.eta
+    slopes = before.slopes
+    f = sample.functional
+    r = sample.log_ratios
+    h = sample.entropies
+    levels = [
+        Functionals(name, f.method, f.tokens)(omega, r, h) for name in ("per_token", "per_sequence")
+    ]
     _, first, _, half, change, residual = statistics_of_sample(sample, [eta], [after])(omega)
     parts = [
         along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies))[1]
@@ -172,6 +180,5 @@ def _statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> Tensor:
         else first * 0
         for c in COMPONENTS
     ]
-    rows = eta * first, eta * eta * half, change, residual, change - residual
-    each = [one(omega, r, h) for one in both]
-    return torch.stack([*each, *rows, *(eta * part for part in parts)])
+    changes = [eta * first, eta * eta * half, change, residual, change - residual]
+    return torch.stack([*levels, *changes, *(eta * part for part in parts)])

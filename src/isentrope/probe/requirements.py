@@ -1,7 +1,6 @@
-"""What a reading of the probe is, and what it requires of a trainer before training begins."""
+"""What the probe requires of a trainer before training begins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -9,9 +8,6 @@ from torch.distributed.tensor import DTensor
 
 from isentrope.checkpoint.infer.sampler_filters import SAMPLER_OFF, filters
 from isentrope.models.requirements import active_dropout
-from isentrope.nouns.choices import Functional, Method, Preconditioning
-from isentrope.sampling.advantages import RewardFunction
-from isentrope.sampling.tasks.task import Task
 from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
 from isentrope.update.optimizer_rules import choose_rule
 
@@ -34,16 +30,17 @@ def require_unfiltered(trainer: Any) -> None:
     }
     if not getattr(args, "use_vllm", False) and hasattr(trainer, "generation_config"):
         # unset fields are filled from the model's own configuration
-        own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        config = getattr(model, "generation_config", None)
         settings["model.generation_config."] = {
-            name: getattr(own, name, None)
+            name: getattr(config, name, None)
             for name in SAMPLER_OFF
             if name != "do_sample" and getattr(trainer.generation_config, name, None) is None
         }
-    for where, given in settings.items():
-        for name, value in filters(given, args.temperature).items():
+    for place, values in settings.items():
+        for name, value in filters(values, args.temperature).items():
             raise ValueError(
-                f"The trainer samples with {where}{name}={value!r}, so its responses are not draws "
+                f"The trainer samples with {place}{name}={value!r}, so its responses are not draws "
                 "of the policy that the entropy probe reads. Switch that setting off, or train "
                 "without the probe."
             )
@@ -95,13 +92,13 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
     name = getattr(optim, "value", optim)
     try:
         if optimizer is None:
-            if (planned := _planned_optimizer(trainer)) is None:
+            if (planned := _find_planned_optimizer(trainer)) is None:
                 return
-            kind, options = planned
-            name = kind.__name__
-            require_torch_step(kind)
+            optimizer_class, options = planned
+            name = optimizer_class.__name__
+            require_torch_step(optimizer_class)
             try:
-                optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
+                optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(2, 2))], **options)
             except Exception:
                 return
         inner = bare_optimizer(cast(torch.optim.Optimizer, optimizer))
@@ -112,7 +109,7 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
         raise ValueError(f"{follower} cannot follow the optimizer {name}: {error}") from error
 
 
-def _planned_optimizer(trainer: Any) -> tuple[type, dict[str, Any]] | None:
+def _find_planned_optimizer(trainer: Any) -> tuple[type, dict[str, Any]] | None:
     """The optimizer that a trainer will make.
 
     Returns:
@@ -167,35 +164,6 @@ def require_recordable(trainer: Any) -> None:
         )
 
 
-def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
-    """A setting of the probe, by default from the trainer's arguments.
-
-    Args:
-        args: The trainer's arguments.
-        field: Its name there.
-        option: Its name as an option of `EntropyProbe`.
-        chosen: The probe's own, or None.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: If neither has it, or the temperatures differ.
-    """
-    trained = getattr(args, field, None)
-    if option == "temperature" and chosen is not None and trained not in (None, chosen):
-        raise ValueError(
-            f"EntropyProbe's temperature is {chosen}, and the trainer's is {trained}: the probe "
-            "would read another policy than the one that is trained. Omit temperature."
-        )
-    value = trained if chosen is None else chosen
-    if value is None:
-        raise ValueError(
-            f"The trainer's arguments have no {field}: give EntropyProbe its {option} yourself."
-        )
-    return value
-
-
 def require_whole_model(model: torch.nn.Module) -> None:
     """Refuse trainable parameters that are sharded; a frozen base may be.
 
@@ -208,46 +176,3 @@ def require_whole_model(model: torch.nn.Module) -> None:
             "process, and these are sharded (FSDP, ZeRO): train without them, and measure the "
             "checkpoints."
         )
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """What a reading is.
-
-    Attributes:
-        log_every: Also predict every so many steps, by the gradient of the last reading
-            (`kept_gradient`): one backward pass per reading, and O(d) per prediction.
-        functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
-        method: "prefix" or "sequence".
-        second_order: Also δH₂ and the linear range, at about twice the cost.
-        fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
-        preconditioning: Predict the step as taken, or with second moments of before it; then the
-            first step has no reading.
-        seed: Fixes prompts and tokens of every reading.
-        decay: β of the exponential moving averages over readings, in [0, 1).
-        temperature: Sampling temperature; by default the trainer's.
-        max_new_tokens: Longest response in tokens; by default the trainer's.
-        reward: Rewards the mini-batch, for the price of a step: a task, or a function of the
-            rollouts; None for none.
-        position_pattern: A regular expression; where a response so far ends in it, the price has a
-            class of positions of its own.
-    """
-
-    log_every: int | None = None
-    functional: Functional = "per_token"
-    method: Method = "prefix"
-    second_order: bool = False
-    fresh: bool = False
-    preconditioning: Preconditioning = "this_step"
-    seed: int = 0
-    decay: float = 0.9
-    temperature: float | None = None
-    max_new_tokens: int | None = None
-    reward: Task | RewardFunction | None = None
-    position_pattern: str | None = None
-
-    def sampling(self, args: Any) -> tuple[float, int]:
-        """Temperature and longest response: those given, or of a trainer's arguments."""
-        temperature = setting(args, "temperature", "temperature", self.temperature)
-        length = setting(args, "max_completion_length", "max_new_tokens", self.max_new_tokens)
-        return temperature, length

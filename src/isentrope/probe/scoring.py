@@ -3,9 +3,9 @@
 Each process draws and scores a share; where the base is sharded all take part in every pass, and
 each has the whole (`Policy.share_work`).
 
-before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
-and + control where the step is corrected
-after the step     scores at θ' = θ + ηv, on the same samples
+    before the step    scores at θ and their derivatives along v = momentum + decay + gradient, and
+                       + control where the step is corrected
+    after the step     scores at θ' = θ + ηv, on the same samples
 
 A model whose derivatives are wrong (DoRA detaches a norm), or that has none, is scored without
 them: ΔH needs the scores alone.
@@ -34,7 +34,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
@@ -47,7 +47,7 @@ class ScoredBefore:
 
     Attributes:
         eta: Learning rate of the step.
-        mine: This process's share of the rollouts, or all of them.
+        share: This process's share of the rollouts, or all of them.
         sample: The whole mini-batch at θ, with its derivatives along the step.
         slopes: Derivatives of the scores by component of v, those that are not zero; empty where
             they are withheld.
@@ -59,7 +59,7 @@ class ScoredBefore:
     """
 
     eta: float
-    mine: Rollouts
+    share: Rollouts
     sample: ScoredBatch
     slopes: dict[str, Scores]
     withheld: str
@@ -68,7 +68,7 @@ class ScoredBefore:
     classes: dict[str, Tensor]
 
 
-def own_rows(policy: Policy, size: int) -> Tensor:
+def rows_of_process(policy: Policy, size: int) -> Tensor:
     """The rows of a mini-batch that this process draws and scores, as a slice of 0 .. size − 1."""
     rows = torch.arange(size)
     return rows if policy.sharded else rows.tensor_split(world_size())[rank()]
@@ -93,7 +93,7 @@ def draw_share(
         batch_size: Sequences sampled at a time on this process.
 
     Returns:
-        The rows `own_rows`, one response per prompt.
+        The rows `rows_of_process`, one response per prompt.
 
     Raises:
         ValueError: If there are more processes than prompts, or a prompt leaves no room.
@@ -104,19 +104,19 @@ def draw_share(
     uniforms = torch.rand(size, max_new_tokens, generator=generator, dtype=torch.float64)
     chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
     require_room(policy, chosen, max_new_tokens)
-    rows = own_rows(policy, size)
-    mine = [chosen[i] for i in rows.tolist()]
-    ids = [torch.tensor(prompt.token_ids) for prompt in mine]
+    rows = rows_of_process(policy, size)
+    share = [chosen[i] for i in rows.tolist()]
+    ids = [torch.tensor(prompt.token_ids) for prompt in share]
     drawn = on_every_process(
         policy.sharded,
         lambda: sample_responses(policy, ids, uniforms[rows], max_new_tokens, batch_size),
     )
-    return rollouts_of(policy, mine, torch.arange(len(mine)), **drawn._asdict())
+    return rollouts_of(policy, share, torch.arange(len(share)), **drawn._asdict())
 
 
 def look_ahead(
     policy: Policy,
-    mine: Rollouts,
+    share: Rollouts,
     components: Mapping[str, Vector],
     eta: float,
     options: ProbeOptions,
@@ -126,48 +126,49 @@ def look_ahead(
 
     Args:
         policy: The policy at θ.
-        mine: This process's share of the mini-batch, one response per prompt.
+        share: This process's share of the mini-batch, one response per prompt.
         components: Parts of v that are not zero, at least one.
         eta: Learning rate of the step, at which the weights are judged.
         options: Which entropy is read, how, and whether to second order.
         withheld: Why an earlier mini-batch has no derivatives: none are tried.
 
     Returns:
-        The scored mini-batch, the same on every process but for `mine`.
+        The scored mini-batch, the same on every process but for `share`.
     """
     v: Vector = {
         n: torch.stack([part[n].double() for part in components.values()]).sum(0)
         for n in policy.names
     }
 
-    def scored() -> tuple[str, list[Scores]]:
+    def score_share() -> tuple[str, list[Scores]]:
         """Why there are no derivatives; scores at θ, χ², κ, ρ_2 and ρ_4 at θ + ηv; derivatives."""
         cause = withheld
-        series = [score(policy, mine)] if cause else []
+        series = [score(policy, share)] if cause else []
         if not cause:
             curved = v if options.second_order else None
-            cause, series = _differentiate(policy, mine, [*components.values()], curved)
+            cause, series = _differentiate(policy, share, [*components.values()], curved)
         base, *derivatives = series
-        policy.require_own_logits(mine, base)
-        (found,) = score_moved(policy, mine, v, [eta], remainder=True)
-        if found is None:  # nowhere finite
+        policy.require_own_logits(share, base)
+        (moved,) = score_moved(policy, share, v, [eta], remainder=True)
+        if moved is None:  # nowhere finite
             jumps = torch.zeros(*base.mask.shape, 2).double()
             jumps[base.mask] = torch.inf
             moments = [jumps, jumps]
         else:
-            moments = [found[1].jumps, cast(Tensor, found[1].remainder)]
+            _, divergence = moved
+            moments = [divergence.jumps, cast(Tensor, divergence.remainder)]
         pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
         return cause, [base, *pairs, *derivatives]
 
-    cause, shares = on_every_process(policy.sharded, scored)
+    cause, shares = on_every_process(policy.sharded, score_share)
     withheld = next(filter(None, gather(cause)), "")
-    base, *rest = _joined(policy, shares[:3] if withheld else shares)
-    moments = rest[:2]
-    slopes = rest[2 : 2 + len(components)]
-    second = rest[2 + len(components) :]
+    base, *others = _join_shares(policy, shares[:3] if withheld else shares)
+    moments = others[:2]
+    slopes = others[2 : 2 + len(components)]
+    second = others[2 + len(components) :]
     along_step = [sum_of_scores(slopes)] if slopes else []
-    whole = mine if policy.sharded else concatenate(gather(mine))
-    classes = dict[str, Tensor]()
+    whole = share if policy.sharded else concatenate(gather(share))
+    classes: dict[str, Tensor] = {}
     if whole.rewards is not None:
         classes = position_classes(  # without rewards: classes of positions, none of prompts
             whole.with_columns(rewards=None),
@@ -177,7 +178,7 @@ def look_ahead(
         )
     return ScoredBefore(
         eta=eta,
-        mine=mine,
+        share=share,
         sample=ScoredBatch(
             Functionals(options.functional, options.method, base.mask.double()),
             whole.padded("sampler_logprobs"),
@@ -194,7 +195,7 @@ def look_ahead(
 
 
 def _differentiate(
-    policy: Policy, mine: Rollouts, directions: Sequence[Vector], curved: Vector | None
+    policy: Policy, share: Rollouts, directions: Sequence[Vector], curved: Vector | None
 ) -> tuple[str, list[Scores]]:
     """Scores at θ with their slopes along directions, and ∂² along one more where it is given.
 
@@ -203,13 +204,13 @@ def _differentiate(
     """
     advice = ""
     try:
-        series = [*score_jvp(policy, mine, directions)]
+        series = [*score_jvp(policy, share, directions)]
         if curved is not None:
             advice = " The first order alone is right: set second_order=False."
-            series += score_along(policy, mine, curved, 2)[2:]
+            series += score_along(policy, share, curved, 2)[2:]
         return "", series
     except (DerivativeError, UnsupportedModelError) as error:
-        return error.cause + advice, [score(policy, mine)]
+        return error.cause + advice, [score(policy, share)]
 
 
 def sum_of_scores(parts: Sequence[Scores]) -> Scores:
@@ -228,15 +229,15 @@ def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
     Returns:
         The gradient by parameter name, float32, the same on every process.
     """
-    rows = own_rows(policy, len(before.sample.prompt_index))
-    t = int(before.mine.lengths.max())
+    rows = rows_of_process(policy, len(before.sample.prompt_index))
+    t = int(before.share.lengths.max())
     a, b = (x[rows, :t] for x in cotangents(before.sample))
 
-    def own() -> Vector:
+    def differentiate() -> Vector:
         with derivative_of_scores(policy.model):
-            return weighted_gradient(policy, before.mine, a, b)
+            return weighted_gradient(policy, before.share, a, b)
 
-    gradient = on_every_process(policy.sharded, own)
+    gradient = on_every_process(policy.sharded, differentiate)
     if not policy.sharded:
         sum_over_processes(gradient.values())
     return {name: x.float() for name, x in gradient.items()}
@@ -248,17 +249,20 @@ def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     Returns:
         Scores of the whole mini-batch.
     """
-    scores = on_every_process(policy.sharded, lambda: score(policy, before.mine))
-    return _joined(policy, [scores])[0]
+    scores = on_every_process(policy.sharded, lambda: score(policy, before.share))
+    return _join_shares(policy, [scores])[0]
 
 
-def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:
+def _join_shares(policy: Policy, parts: list[Scores]) -> list[Scores]:
     """The scores of the whole mini-batch, padded to one width."""
     if policy.sharded:
         return parts
     shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
 
-    def joined(of: Sequence[Tensor]) -> Tensor:
-        return pad_sequence([row for share in of for row in share], batch_first=True)
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        return pad_sequence([row for tensor in tensors for row in tensor], batch_first=True)
 
-    return [Scores(*map(joined, zip(*of, strict=True))) for of in zip(*shares, strict=True)]
+    return [
+        Scores(*map(join, zip(*of_processes, strict=True)))
+        for of_processes in zip(*shares, strict=True)
+    ]

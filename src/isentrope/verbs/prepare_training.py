@@ -31,7 +31,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.run.branch import Branch
 from isentrope.run.origin import training_origin
 from isentrope.run.resuming import contract_config, require_same_run

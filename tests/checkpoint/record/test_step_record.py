@@ -8,7 +8,7 @@ import torch
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.requirements import ProbeOptions
+from isentrope.probe.options import ProbeOptions
 from isentrope.update.step import optimizer_step
 from tests.probe import following
 from tests.training import runs

@@ -1,0 +1,81 @@
+"""What a reading of the probe is, and what of it the trainer's arguments set."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from isentrope.estimators.functional import Functional, Method
+from isentrope.sampling.advantages import RewardFunction
+from isentrope.sampling.tasks.task import Task
+from isentrope.update.optimizer_rules import Preconditioning
+
+
+def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
+    """A setting of the probe, by default from the trainer's arguments.
+
+    Args:
+        args: The trainer's arguments.
+        field: Its name there.
+        option: Its name as an option of `EntropyProbe`.
+        chosen: The probe's own, or None.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If neither has it, or the temperatures differ.
+    """
+    trained = getattr(args, field, None)
+    if option == "temperature" and chosen is not None and trained not in (None, chosen):
+        raise ValueError(
+            f"EntropyProbe's temperature is {chosen}, and the trainer's is {trained}: the probe "
+            "would read another policy than the one that is trained. Omit temperature."
+        )
+    value = trained if chosen is None else chosen
+    if value is None:
+        raise ValueError(
+            f"The trainer's arguments have no {field}: give EntropyProbe its {option} yourself."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """What a reading is.
+
+    Attributes:
+        log_every: Also predict every so many steps, by the gradient of the last reading
+            (`kept_gradient`): one backward pass per reading, and O(d) per prediction.
+        functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
+        method: "prefix" or "sequence".
+        second_order: Also δH₂ and the linear range, at about twice the cost.
+        fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
+        preconditioning: Predict the step as taken, or with second moments of before it; then the
+            first step has no reading.
+        seed: Fixes prompts and tokens of every reading.
+        decay: β of the exponential moving averages over readings, in [0, 1).
+        temperature: Sampling temperature; by default the trainer's.
+        max_new_tokens: Longest response in tokens; by default the trainer's.
+        reward: Rewards the mini-batch, for the price of a step: a task, or a function of the
+            rollouts; None for none.
+        position_pattern: A regular expression; where a response so far ends in it, the price has a
+            class of positions of its own.
+    """
+
+    log_every: int | None = None
+    functional: Functional = "per_token"
+    method: Method = "prefix"
+    second_order: bool = False
+    fresh: bool = False
+    preconditioning: Preconditioning = "this_step"
+    seed: int = 0
+    decay: float = 0.9
+    temperature: float | None = None
+    max_new_tokens: int | None = None
+    reward: Task | RewardFunction | None = None
+    position_pattern: str | None = None
+
+    def sampling(self, args: Any) -> tuple[float, int]:
+        """Temperature and longest response: those given, or of a trainer's arguments."""
+        temperature = setting(args, "temperature", "temperature", self.temperature)
+        length = setting(args, "max_completion_length", "max_new_tokens", self.max_new_tokens)
+        return temperature, length
