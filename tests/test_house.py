@@ -34,7 +34,7 @@ PRODUCTS = 1
 """Products with a comparison."""
 PACKED = 0
 """Strings that are lists of names."""
-SHARED = 16
+SHARED = 2
 """Public names that several modules bind, constants and aliases included."""
 UPWARD_TEXTS = 0
 """Texts that name a module of a higher floor."""

@@ -1,6 +1,5 @@
 """`EntropyMeasurements`, for scripts that follow the configuration dictionary of the notes."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-
-log = logging.getLogger("isentrope")
+from isentrope.system.log import log
 
 
 class EntropyMeasurements:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,8 +10,7 @@ from pydantic import model_validator
 
 from isentrope.config.stages import Refusals, Section
 from isentrope.models.precision import Precision
-
-log = logging.getLogger("isentrope")
+from isentrope.system.log import log
 
 Dtype = Literal["float64", "float32", "bfloat16"]
 
@@ -51,14 +49,14 @@ class ScoringPrecision(Section):
     @property
     def measuring(self) -> Precision:
         """Precision of the measurement."""
-        return self._stage(self.runtime_dtype)
+        return self._with_dtype(self.runtime_dtype)
 
     @property
     def sampling(self) -> Precision:
         """Precision of the sampler."""
-        return self._stage(self.sampler_dtype or self.runtime_dtype)
+        return self._with_dtype(self.sampler_dtype or self.runtime_dtype)
 
-    def _stage(self, dtype: str) -> Precision:
+    def _with_dtype(self, dtype: str) -> Precision:
         return Precision(dtype, self.entropy_dtype, self.allow_tf32, self.matmul_precision)
 
 
@@ -88,8 +86,8 @@ class PrecisionConfig(ScoringPrecision):
         """Precision of the update's gradient."""
         match self.update_vector:
             case UpdatePrecision(use_amp=True, amp_dtype=autocast):
-                return replace(self._stage("float32"), autocast=autocast)
+                return replace(self._with_dtype("float32"), autocast=autocast)
             case str(dtype):
-                return self._stage(dtype)
+                return self._with_dtype(dtype)
             case _:
-                return self._stage(self.runtime_dtype)
+                return self._with_dtype(self.runtime_dtype)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.estimators.functional import Functional, Method
+from isentrope.nouns.choices import Functional, Method, Preconditioning
 from isentrope.sampling.advantages import RewardFunction
 from isentrope.sampling.tasks.task import Task
-from isentrope.update.optimizer_rules import Preconditioning
 
 
 def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
