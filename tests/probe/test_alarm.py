@@ -131,7 +131,7 @@ def config(folder, *changes, **sections):
 def spent(monkeypatch):
     """Every probed step spends about a tenth of the entropy, as far as the alarm can see."""
     monkeypatch.setattr(
-        Alarm, "_rate_of", lambda self, _: (-0.1 + 0.004 * (-1) ** len(self._readings), 0.004)
+        Alarm, "_read_rate", lambda self, _: (-0.1 + 0.004 * (-1) ** len(self._readings), 0.004)
     )
 
 
@@ -190,6 +190,6 @@ def test_a_checkpoint_from_before_there_was_an_alarm_still_resumes(tmp_path):
 def test_a_reading_that_is_not_trusted_is_not_counted():
     found = alarm()
     fine = {"probe/change": -0.1, "probe/change_se": 0.01, "probe/entropy_per_token": 0.5}
-    assert found._rate_of(fine | {"probe/trust": 1.0}) == pytest.approx((-0.2, 0.02))
+    assert found._read_rate(fine | {"probe/trust": 1.0}) == pytest.approx((-0.2, 0.02))
     for bad in ({"probe/trust": 0.0}, {"probe/trust": 1.0, "probe/change": math.nan}, {}):
-        assert found._rate_of(fine | bad) is None
+        assert found._read_rate(fine | bad) is None

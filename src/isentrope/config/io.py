@@ -13,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import ELSEWHERE, MeasureConfig
 from isentrope.config.paths import located
-from isentrope.config.spelled_numbers import as_written
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
     ConfigError,
+    as_written,
     brief,
     dump,
     parse,

@@ -1,8 +1,8 @@
 """Strict YAML: what a configuration file may hold, and text written so that it reads back.
 
 Read: one document of mappings, lists, texts, finite numbers, true, false and null. Tags, aliases,
-keys that are not text and keys given twice are refused. A number has one spelling:
-`010`, `1_000` and `1:30` are texts.
+keys that are not text and keys given twice are refused. A number has one spelling: `010`, `1_000`
+and `1:30` are texts. A number keeps its spelling, for where a text is due.
 
 A file that we write begins with `FIRST_LINE` and ends with `LAST_LINE`. A file with the first line
 and without the last one was cut, and is refused.
@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from isentrope.config.spelled_numbers import number_of
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.reading import read_text
 from isentrope.system.secrets import without_secrets
@@ -42,6 +41,45 @@ _SCALARS = {
 
 class ConfigError(IsentropeError, ValueError):
     """The configuration is not understood; the message says what to change."""
+
+
+class SpelledInt(int):
+    """A whole number and its spelling."""
+
+    text: str
+
+
+class SpelledFloat(float):
+    """A real number and its spelling."""
+
+    text: str
+
+
+def number_of(text: str) -> int | float:
+    """The number that a text spells."""
+    number = (SpelledInt if text.lstrip("+-").isdecimal() else SpelledFloat)(text)
+    number.text = text
+    return number
+
+
+def spelling(value: Any) -> Any:
+    """The text of a number that was read without quotes; any other value as it is."""
+    return value.text if isinstance(value, (SpelledInt, SpelledFloat)) else value
+
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""A number by its exponent, which PyYAML leaves a text where it has no dot or no sign."""
+
+
+def as_written(content: Any) -> Any:
+    """Content of PyYAML, with numbers for texts such as 1e-5."""
+    if isinstance(content, Mapping):
+        return {key: as_written(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [as_written(value) for value in content]
+    if isinstance(content, str) and _EXPONENT.fullmatch(content):
+        return number_of(content)
+    return content
 
 
 class _Loader(yaml.SafeLoader):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from isentrope.config.spelled_numbers import SpelledFloat, SpelledInt, spelling
+from isentrope.config.strict_yaml import SpelledFloat, SpelledInt, spelling
 
 _T = TypeVar("_T")
 

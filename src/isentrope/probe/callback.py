@@ -108,10 +108,9 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self.off = False
         self._postponed = False  # whether a reading was due that the last step could not have
         self._withheld = ""  # why the model gives no derivatives
-        decay = options.decay
-        self.kept = KeptGradient(options.log_every, decay)
-        self._first_order = RunningMean(decay)
-        self._change = RunningMean(decay)
+        self.kept = KeptGradient(options.log_every, options.decay)
+        self._first_order = RunningMean(options.decay)
+        self._change = RunningMean(options.decay)
         if options.log_every is not None:
             self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
@@ -184,7 +183,6 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._latest = {}
         self._before = []
         model = bare_model(kwargs["model"])
-        optimizer = kwargs["optimizer"]
         step = state.global_step + 1
         if self._recorder is not None:
             self._recorder.look()
@@ -193,17 +191,14 @@ class EntropyProbe(SavedFields, TrainerCallback):
         options = self.options
         zero_step = self._zero_step
         self._zero_step = None
-        at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
+        at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
         with evaluating(model), at_start as optimizer:
             temperature, length = options.sampling(args)
             self._prompts = with_template(self._prompts, template_of(args))
-            tokenizer = kwargs.get("processing_class")
-            policy = on_every_process(
-                is_spread(model), lambda: self._wrap_model(temperature, model, tokenizer)
-            )
-            components, eta, cause = together(
-                lambda: moving_parts(policy, optimizer, self._control, options.preconditioning)
-            )
+            wrap = partial(self._wrap_model, temperature, model, kwargs.get("processing_class"))
+            policy = on_every_process(is_spread(model), wrap)
+            follow = partial(moving_parts, policy, optimizer, self._control)
+            components, eta, cause = together(lambda: follow(options.preconditioning))
             if not components:
                 self._postpone(state.global_step, cause)
                 return
@@ -230,8 +225,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
-            added = None if self._control is None else self._control.component
-            self._recorder.write(added)
+            self._recorder.write(None if self._control is None else self._control.component)
         if not self._before or self._policy is None:
             return
         policy = self._policy
@@ -264,18 +258,14 @@ class EntropyProbe(SavedFields, TrainerCallback):
             log.warning("Step %d has no prediction: %s.", taken + 1, cause)
         elif not self._postponed:
             self._postponed = True
-            message = (
-                "The entropy probe cannot read step %d: %s. It reads the next step that it can."
-            )
-            log.warning(message, taken + 1, cause)
+            words = "The entropy probe cannot read step %d: %s. It reads the next step that it can."
+            log.warning(words, taken + 1, cause)
 
     def _withhold(self, step: int, cause: str) -> None:
         """Say once that readings have no prediction from now on."""
         if cause and not self._withheld and rank() == 0:
-            message = (
-                "From step %d on the entropy probe measures ΔH without predicting it. Cause: %s"
-            )
-            log.warning(message, step, cause)
+            words = "From step %d on the entropy probe measures ΔH without predicting it. Cause: %s"
+            log.warning(words, step, cause)
         self._withheld = cause
 
     def switch_off(self, step: int, error: Exception) -> None:
@@ -290,8 +280,8 @@ class EntropyProbe(SavedFields, TrainerCallback):
             self._recorder.stop()
         if rank() == 0:
             cause = " ".join(str(error).split()) or type(error).__name__
-            message = "The entropy probe is off from step %d on; training continues. Cause: %s"
-            log.warning(message, step, cause)
+            words = "The entropy probe is off from step %d on; training continues. Cause: %s"
+            log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
 
     def _wrap_model(self, temperature: float, model: Any, tokenizer: Any) -> Policy:
