@@ -35,7 +35,7 @@ OF = {
 LISTED = {
     "checkpoint/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
-    "checkpoint/infer/arguments.py": {"yaml.safe_load"},
+    "checkpoint/infer/verl_settings.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
     "models/adapter.py": {"PeftConfig.from_pretrained", "PeftModel.from_pretrained"},
