@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar, dataclass_transform
 
 import torch
-from pydantic import ConfigDict, dataclasses
+from pydantic import dataclasses
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
@@ -159,9 +159,6 @@ def touched(tokens: Tokens, rewritten: Rewritten) -> dict[str, float]:
         **rewritten.numbers,
     }
 
-
-OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""Options are numbers and strings of the stated type; unknown options are refused."""
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ They are used in strict mode: true and "3" are not numbers, and 3.0 is not a cou
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 LARGEST_COUNT = 2**31 - 1
 LARGEST_SEED = 2**32 - 1
