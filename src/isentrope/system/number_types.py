@@ -5,7 +5,10 @@ They are used in strict mode: true and "3" are not numbers, and 3.0 is not a cou
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+
+OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Options are numbers and strings of the stated type; unknown options are refused."""
 
 LARGEST_COUNT = 2**31 - 1
 LARGEST_SEED = 2**32 - 1
