@@ -16,7 +16,7 @@ from isentrope.checkpoint.convert.verl import read_verl
 from isentrope.checkpoint.files import ADAPTER_CONFIG, TRAINER_STATE
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
-from isentrope.models.checkpoint import way_out
+from isentrope.models.checkpoint_folder import way_out
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
