@@ -155,7 +155,7 @@ class SamplingConfig(Section):
     max_new_tokens: Count = 150
     """Longest response, in tokens."""
     batch_size: Count = 64
-    """Sequences sampled at a time."""
+    """Sequences sampled at a time; on a GPU the least, where its free memory holds more."""
     top_k: Whole = 0
     """0, always: a filtered sampler is not the policy that is measured."""
     top_p: Real = 1.0

@@ -76,8 +76,8 @@ class TrainingSampling(Section):
     max_new_tokens: Count = 150
     """Longest response in tokens, and the constant length L of the loss."""
     batch_size: Count = 128
-    """Sequences sampled at a time, on each process, which a round of redrawing fills; changes
-    nothing but speed and memory."""
+    """Sequences sampled at a time, on each process; on a GPU the least, where its free memory holds
+    more. It changes nothing but speed and memory."""
 
 
 class TrainingConfig(Section):
