@@ -141,7 +141,7 @@ def refusal_by_name(lm: Any) -> Generator[None]:
         frames = traceback.walk_tb(error.__traceback__)
         codes = [(frame.f_code, Path(frame.f_code.co_filename)) for frame, _ in frames]
         raised_in = codes[-1][1]
-        ours = raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "precision.py"
+        ours = raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "float_switches.py"
         if is_lack_of_memory(error) or (isinstance(error, ValueError) and ours):
             raise
         place = "its output embedding, or its backward pass,"
@@ -155,6 +155,8 @@ def refusal_by_name(lm: Any) -> Generator[None]:
             "(torch.func.jvp and backward). Where that is a custom kernel, load the model without "
             "it (attn_implementation='eager', experts_implementation='eager')"
         )
+        if "pixel_values" in first_line:
+            advice = ": it needs images, and isentrope measures texts alone"
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(lm)} as it is loaded: {cause}{advice}.",
             f"In {name_of(lm)}, {cause}.",
@@ -168,10 +170,14 @@ def decoder_of(lm: Any) -> Any:
         lm: The causal LM.
 
     Returns:
-        What `get_decoder` says, or the part called `model` where that is the LM itself.
+        What `get_decoder` says, or the part called `model` where that is the LM itself. Where it is
+        a causal LM inside a wrapper, as in BLIP-2, that one's decoder.
     """
     decoder = lm.get_decoder()
-    return lm.model if decoder is lm else decoder
+    if decoder is lm:
+        return lm.model
+    has_head = decoder.get_output_embeddings() is not None
+    return decoder_of(decoder) if has_head else decoder
 
 
 def use_eager_experts(lm: Any) -> dict[str, str | None]:

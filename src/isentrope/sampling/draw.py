@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from isentrope.models.architecture import refusal_by_name, text_config
+from isentrope.models.architecture import name_of, refusal_by_name, text_config
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.float_switches import own_forward
 from isentrope.models.merged import adapters_merged
@@ -179,7 +179,7 @@ def _generate(
         Tokens, log-probabilities and entropies of each sequence, (t,) on the CPU.
 
     Raises:
-        RuntimeError: If the model's own `generate` drew other tokens.
+        RuntimeError: If the model's own `generate` drew other tokens, or drew by itself.
     """
     device = policy.device
     model = policy.causal_lm
@@ -220,6 +220,11 @@ def _generate(
             )
         finally:
             model.generation_config = models_config
+    if not draw.drawn:
+        raise RuntimeError(
+            f"generate of {name_of(model)} draws tokens by itself, so that their log-probabilities "
+            "are not known: isentrope does not support this model."
+        )
     columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
     ends = torch.tensor(policy.eos_token_ids, dtype=out.dtype)
     sequences: list[tuple[Tensor, ...]] = []
