@@ -14,6 +14,7 @@ from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
 from isentrope.results.answers.classes import is_it_all
+from isentrope.system.formatting import PAGE
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, setting, step_on
 from tests.update.directions import sequence_directions
@@ -181,7 +182,7 @@ def test_the_answer_names_shares_and_what_is_missed(table):
     said = is_it_all(record)
     found = record.criterion[0.02]
     assert "the 2.0\u00a0% of tokens that it selects carry" in said
-    assert f"“{found.missed_class}” costs most, {found.missed.delta_h.value:.3g}" in said
+    assert f"“{found.missed_class}” costs most, {PAGE.number(found.missed.delta_h.value)} [" in said
     share, missed = found.selected.share_h, found.missed.delta_h
     off = np.isfinite(share.ci_low) and not share.covers(1)
     decided = off or missed.ci_high < 0

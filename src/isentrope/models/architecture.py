@@ -176,8 +176,8 @@ def decoder_of(lm: Any) -> Any:
     decoder = lm.get_decoder()
     if decoder is lm:
         return lm.model
-    has_head = decoder.get_output_embeddings() is not None
-    return decoder_of(decoder) if has_head else decoder
+    is_causal_lm = hasattr(decoder, "lm_head")
+    return decoder_of(decoder) if is_causal_lm else decoder
 
 
 def use_eager_experts(lm: Any) -> dict[str, str | None]:
