@@ -1,12 +1,8 @@
 """A map over micro-batches receives each sequence once, whoever shares the work."""
 
-from collections import Counter
-from pkgutil import resolve_name
-
 import pytest
 import torch
 
-import isentrope as ise
 from isentrope.parallel.ranks import Ranks
 from isentrope.policy.passes import map_micro_batches
 from tests import cases
@@ -56,26 +52,3 @@ def test_every_item_has_its_round_and_all_processes_have_equally_many(size, at_o
     assert all(1 <= len(chosen) <= at_once for chosen in some)
     drawn = sorted("".join("".join(chosen) for chosen in some))
     assert "".join(drawn).rstrip("g") + "g" == "abcdefg", "the last is repeated where none is left"
-
-
-def test_modules_are_looked_at_once_for_all_micro_batches(monkeypatch):
-    policy = cases.lora_policy("qwen2")
-    E = cases.ragged(8, seed=2)
-    policy.max_tokens = 16
-    looks = Counter()
-    for name in (
-        "isentrope.models.module_state:_copy_contents",
-        "isentrope.policy.language_model:require_no_dropout",
-    ):
-        plain = resolve_name(name)
-
-        def counted(model, plain=plain, name=name):
-            looks[name.partition(":")[2]] += 1
-            return plain(model)
-
-        monkeypatch.setattr(name.replace(":", "."), counted)
-    passes = Counter()
-    policy.causal_lm.get_decoder().register_forward_pre_hook(lambda *_: passes.update(["decoder"]))
-    ise.score(policy, E)
-    assert passes["decoder"] > 2
-    assert looks == {"_copy_contents": 1, "require_no_dropout": 1}

@@ -4,9 +4,6 @@ A module may assign in its forward pass: a cache of rotary angles, a counter, in
 device. In a pass of forward mode what it assigns has a tangent, and outside of the pass nothing
 can be done with it, saving the model included. So attributes and buffers are put back after each
 pass, whether or not it succeeds, and in training the values of buffers too.
-
-What modules hold is copied once for all passes over a batch: copying takes the host longer than it
-takes to start a small pass.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,7 +12,6 @@ takes to start a small pass.
 import operator
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -35,12 +31,8 @@ Saved = list[tuple[Any, Any]]
 """Containers, each with a copy of what it held."""
 
 
-KEPT: ContextVar[tuple[nn.Module | None, Saved]] = ContextVar("KEPT", default=(None, []))
-"""The model that passes over a batch are made of, and what its modules held before."""
-
-
 @contextmanager
-def attributes_kept(model: nn.Module, *, for_passes: bool = False) -> Generator[None]:
+def attributes_kept(model: nn.Module) -> Generator[None]:
     """A block after which modules have the attributes, buffers and parts that they had before.
 
     Lists, dictionaries, sets and objects of the model's own code that they hold are put back as
@@ -48,20 +40,14 @@ def attributes_kept(model: nn.Module, *, for_passes: bool = False) -> Generator[
 
     Args:
         model: Any model.
-        for_passes: Whether blocks inside this one put back what this one has copied: between the
-            passes over a batch nothing else changes modules.
 
     Yields:
         Nothing.
     """
-    outer, saved = KEPT.get()
-    if outer is not model:
-        saved = _copy_contents(model)
-    token = KEPT.set((model, saved) if for_passes or outer is model else (None, []))
+    saved = _copy_contents(model)
     try:
         yield
     finally:
-        KEPT.reset(token)
         for container, content in saved:
             _put_back(container, content)
 

@@ -18,7 +18,6 @@ from torch.func import functional_call
 from isentrope.models.architecture import text_config
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import load_checkpoint, tokenizer_beside
-from isentrope.models.module_state import KEPT
 from isentrope.models.precision import Precision
 from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
@@ -220,8 +219,7 @@ class Policy(Theta):
         """
         if params is not None:
             return self.at(params, Scorer.hidden, batch, directions=directions)
-        if KEPT.get()[0] is not self.model:  # else it was, before the passes over a batch
-            self.require_no_dropout()
+        self.require_no_dropout()
         ids = batch.input_ids
         with self.scorer.evaluating(self.precision, ids, directions, forward_mode=False):
             return self.scorer.hidden(batch)
@@ -246,8 +244,7 @@ class Policy(Theta):
         Returns:
             Its result.
         """
-        if KEPT.get()[0] is not self.model:
-            self.require_no_dropout()
+        self.require_no_dropout()
         names = self.scorer.inner_names
         # layers that are spread are replaced when they are gathered, by `layers_at`
         whole = {

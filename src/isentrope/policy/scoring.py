@@ -7,10 +7,11 @@ of their own, in which the prompt is read once, if that saves more than the call
 prompt, and one for each part of responses of similar length.
 
 Passes over a batch are tried again in smaller micro-batches where memory is short. The smaller size
-stays with the policy. Micro-batches change sums by rounding alone. In several processes there is no
-second try: the others would wait.
+stays with the policy. Micro-batches change sums by rounding and nothing else. In several processes
+there is no second try: the others would wait for a pass that begins again.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -28,7 +29,6 @@ from isentrope.models.batching import (
     padded,
     tokens_read,
 )
-from isentrope.models.module_state import attributes_kept
 from isentrope.models.sharding import Parameters
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts
@@ -36,8 +36,9 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores, require_finite
-from isentrope.system.log import log
 from isentrope.system.memory import give_back, is_lack_of_memory
+
+_log = logging.getLogger("isentrope")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -67,7 +68,7 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -
 
     Args:
         policy: Whose `max_tokens` is lowered.
-        rollouts: What is read.
+        rollouts: What is read in micro-batches.
         attempt: It must leave nothing behind where it fails.
 
     Returns:
@@ -79,17 +80,16 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -
     """
     lengths = tokens_read(rollouts)
     longest = max(lengths)
-    policy.require_no_dropout()
     while True:
         now = min(policy.max_tokens, longest * len(lengths))
         smaller = max(longest, now // 2)
         try:
-            with attributes_kept(policy.model, for_passes=True):
-                return attempt()
+            return attempt()
         except (RuntimeError, MemoryError) as error:
-            if not policy.alone or now < 2 * longest or not is_lack_of_memory(error):
+            alone = policy.ranks.size == 1 and now >= 2 * longest
+            if not alone or not is_lack_of_memory(error):
                 raise
-            log.warning(
+            _log.warning(
                 "Memory is short: %d tokens per micro-batch from here on instead of %d "
                 "(sampling.max_tokens).",
                 *(smaller, policy.max_tokens),
