@@ -109,7 +109,7 @@ def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
 
 def test_rewards_that_pass_rates_cannot_be_learnt_from_are_refused():
     with pytest.raises(ValueError, match="not finite"):
-        sampler().update([0], [float("nan")])
+        sampler().update([0], [float("inf")])
 
 
 def test_a_checkpoints_pass_rates_give_the_weights_that_training_draws_with(tmp_path):

@@ -9,11 +9,11 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from isentrope.checkpoint import facts
-from isentrope.config import stages as config_stages
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.run import evaluation_folder
+from isentrope.sampling.tasks import load as loaded_tasks
 from isentrope.verbs import evaluate, evaluation_chunks
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 from tests.verbs.observing import Observed, ReachedError, kept_in, spy
@@ -22,7 +22,7 @@ CALLED = {  # and where each is called from
     "from_checkpoint": [facts.Policy],
     "draw_responses": [evaluation_chunks],
     "at_precision": [evaluation_chunks],
-    "load_task": [config_stages],
+    "load_task": [loaded_tasks],
     "setLevel": [logging.getLogger("isentrope")],
 }
 

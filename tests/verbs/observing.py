@@ -12,10 +12,10 @@ import torch
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.checkpoint import facts
 from isentrope.cli.commands import MEASURING
-from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.sampling.batches import Groups
+from isentrope.sampling.tasks import load as loaded_tasks
 from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
 from isentrope.verbs.loop import run_verb
@@ -23,7 +23,7 @@ from tests.tiny_checkpoint import settings
 
 CALLED = {  # and where each is called from
     "from_checkpoint": [facts.Policy],
-    "load_task": [config_stages],
+    "load_task": [loaded_tasks],
     "update_batch": [batches],
     "respond": [batches],
     "at_precision": [batches, preparation],

@@ -320,6 +320,7 @@ def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expec
     monkeypatch.setattr(
         "isentrope.commands.trial.TryCommand.run", lambda command: asked.extend(command.overrides)
     )
+    monkeypatch.setattr("isentrope.commands.trial.TryCommand.read", lambda _: None)
     monkeypatch.setattr("isentrope.commands.trial.TryCommand.shown", lambda *_: ())
     config = tmp_path / "try.json"
     config.write_text("{}")

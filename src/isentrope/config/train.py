@@ -14,7 +14,6 @@ from isentrope.config.analysis import ControlConfig
 from isentrope.config.stages import OutputConfig, Refusals, Section, TaskConfig
 from isentrope.config.values import AnyValues, Name, PathText, Pattern, too_many
 from isentrope.nouns.choices import Functional, Preconditioning
-from isentrope.sampling.streams import seed_of_repeat
 from isentrope.system.number_types import (
     Count,
     Decay,
@@ -115,6 +114,8 @@ class TrainingConfig(Section):
     @property
     def draws(self) -> int:
         """Seed of all batches and tokens."""
+        from isentrope.sampling.streams import seed_of_repeat
+
         return seed_of_repeat(self.seed, self.repeat)
 
     @property

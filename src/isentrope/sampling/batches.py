@@ -225,6 +225,11 @@ class Filling:
     def _refusal(self, when: str) -> str:
         report = self._report()
         prompts = "" if self.available is None else f" of {self.available} prompts"
+        if bool(self._rewards.isnan().all()):
+            return (
+                f"None of the {len(self._rewards)} prompt groups drawn{prompts} has a reward: every"
+                " reward function returned None or nan for every response. Check the functions."
+            )
         return (
             f"{when} only {self._useful} of {self.groups.n} prompt groups have an advantage: of "
             f"{report.drawn} groups drawn{prompts}, {report.all_right} were all correct and "

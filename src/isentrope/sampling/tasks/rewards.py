@@ -201,7 +201,10 @@ class RewardCall:
         try:
             if isinstance(value, (str, bytes)):
                 raise TypeError("a text is not a number")
-            return float(value)
+            number = float(value)
+            if math.isnan(number):
+                raise ValueError("nan is not a number")
+            return number
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The reward function {self.name} returned {value!r:.80} for a response, which is "
