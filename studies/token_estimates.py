@@ -27,10 +27,10 @@ interval of the one with D_ik is above .5 and that with δH_ik is neither. Inter
 `isentrope audit`, over prompts of U.
 
 *Stopping.* One pass over the six steps. A step is run again only after a fault of the program, and
-SmolLM2 is left out if it takes more than 10 minutes of one CPU. Two departures, before anything of
-these steps was read: `compose_50` had U of 64 × 8 first, 68 tokens with a weight and intervals of
-about [−1, 1]; and SmolLM2 had E of 128 and U of 24 × 8 in eight groups, which did not end in time.
-It did not with the smaller batches either.
+SmolLM2 is left out if it takes more than 10 minutes of one CPU. Two departures: `compose_50` had U
+of 64 × 8 first, 68 tokens with a weight and intervals of about [−1, 1], which were read before U
+became larger; and SmolLM2 was stopped before its 10 minutes, at 3 with E of 128 and U of 24 × 8,
+and at 6 with the smaller batches.
 """
 
 from __future__ import annotations
