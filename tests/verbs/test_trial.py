@@ -257,7 +257,7 @@ def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
     asked = ["try", f"clip_cov,{W_REINFORCE}", str(config), "--out", str(tmp_path / "run")]
     for override in SMALL:
         asked += ["--set", override]
-    done = CliRunner().invoke(app, asked)
+    done = CliRunner().invoke(app, [*asked, "--details"])
     assert done.exit_code == 0, done.output
     assert "the whole step, momentum included" in done.output
     assert "the gradient part alone" in done.output

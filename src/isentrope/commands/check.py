@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from isentrope.commands.command import Changeable, Command, Conclusion, command_line
+from isentrope.results.verbs import MEASURE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,8 @@ class CheckCommand(Checked, Changeable):
         if self.no_verify:
             options.append("--no-verify")
         if not Path(self.config).is_dir():
-            return command_line("measure", self.config, *options)
-        line = command_line("measure", "CONFIG", "--checkpoints", self.config, *options)
+            return command_line(MEASURE.name, self.config, *options)
+        line = command_line(MEASURE.name, "CONFIG", "--checkpoints", self.config, *options)
         return f"{line}, where CONFIG names prompts and rewards (docs/own_checkpoint.md)"
 
     def failures(self, outcome: Any) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 from isentrope.commands.command import AsJson, Command, Verified, command_line
+from isentrope.results.verbs import MEASURE
 from isentrope.system.errors import FileError
 from isentrope.system.reading import require_directory
 
@@ -84,5 +85,5 @@ def _next_commands(outcome: Any) -> Iterator[str]:
         yield command_line("show", folder / "evaluation")
     last = RunFiles(folder).latest()
     if last is not None:
-        yield command_line("measure", "CONFIG", "--checkpoints", last, "--out", folder)
+        yield command_line(MEASURE.name, "CONFIG", "--checkpoints", last, "--out", folder)
     yield command_line("report", folder)
