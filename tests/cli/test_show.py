@@ -93,11 +93,11 @@ def test_json_of_an_evaluation_is_its_files(evaluated):
 
 def test_a_full_screen_names_the_folder_that_can_be_shown(measured, monkeypatch):
     folder, _ = measured
+    monkeypatch.chdir(folder.parent)
     monkeypatch.setattr(out, "width", 80)
-    *_, last = call("measure", folder.parent / "config.json", "--out", folder).stdout.splitlines()
-    assert (
-        last == f"  more         isentrope show {folder / 'measurements'} --details prints the rest"
-    )
+    for written, named in ((folder.name, f"{folder.name}/measurements"), (folder, "FOLDER")):
+        *_, last = call("measure", "config.json", "--out", written).stdout.splitlines()
+        assert last == f"  more         isentrope show {named} --details prints the rest"
     *_, last = call("show", folder).stdout.splitlines()
     assert last == "  more         --details prints the rest"
 

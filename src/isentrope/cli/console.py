@@ -87,8 +87,15 @@ class Results(_Console):
             self.room = math.inf
             self.written = None
             if is_full:
-                verb = "" if folder is None else f"isentrope show {shlex.quote(str(folder))} "
-                say(f"  more         {verb}--details prints the rest", self)
+                say(self._hint(folder), self)
+
+    def _hint(self, folder: Path | None) -> str:
+        """How to see the rest; a folder too long for the line is the one that is named above."""
+        hint = "  more         {}--details prints the rest"
+        if folder is None:
+            return hint.format("")
+        line = hint.format(f"isentrope show {shlex.quote(str(folder))} ")
+        return line if len(line) <= self.width else hint.format("isentrope show FOLDER ")
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as many lines as there is room for, and no title of a table without a row."""
