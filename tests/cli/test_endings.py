@@ -85,6 +85,16 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
     assert "Traceback" not in call("report", ".").stderr
 
 
+@pytest.mark.parametrize("before", [[], ["--traceback"]], ids=["early", "in the session"])
+@pytest.mark.parametrize(
+    "arguments", [["train"], ["sft"], ["train", "config.yaml", "--resume", "run"]], ids=str
+)
+def test_a_run_without_a_beginning_or_with_two_is_refused_wherever_it_is_seen(before, arguments):
+    result = call(*before, *arguments)
+    assert result.exit_code == 1
+    assert "Error: Give one of a CONFIG" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [

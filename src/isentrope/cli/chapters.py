@@ -100,7 +100,8 @@ def chapters(
         One per chapter, as files of configs/ have them.
     """
     base = yaml_value(str(folder))[1:-1]
-    halfway, checkpoints = steps // 2, f"{base}/training_state/step_"
+    halfway = steps // 2
+    checkpoints = f"{base}/training_state/step_"
     measured = f'"{checkpoints}{halfway}", "{checkpoints}{steps}"'
     return (
         _settings(
@@ -141,8 +142,8 @@ def chapters(
 
 def _settings(chapter: str, root: type[C], *overrides: str) -> C:
     """The settings of a chapter with more of them."""
-    given = read_yaml(Path(__file__).with_name("demo.yaml"))[chapter]
-    return load_config(given, overrides, root)
+    sections = read_yaml(Path(__file__).with_name("demo.yaml"))[chapter]
+    return load_config(sections, overrides, root)
 
 
 def _chapter(title: str) -> None:

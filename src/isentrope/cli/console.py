@@ -172,7 +172,8 @@ def print_table(console: Console, table: Table) -> None:
 
 def fitting(console: Console, table: Table) -> list[Column]:
     """The columns that there is room for, in their order."""
-    columns, unbounded = table.columns, console.options.update(max_width=_UNBOUNDED)
+    columns = table.columns
+    unbounded = console.options.update(max_width=_UNBOUNDED)
     kept = {k for k, column in enumerate(columns) if column.rank == 0}
     for k in sorted(range(len(columns)), key=lambda k: columns[k].rank):
         tried = [column for j, column in enumerate(columns) if j in kept | {k}]

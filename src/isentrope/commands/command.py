@@ -157,6 +157,11 @@ class AsJson(Command):
     ] = False
 
     def document(self, outcome: Any) -> Any:
+        """What is printed: the content of a file, or a list where there are several."""
+        documents = self.documents(outcome)
+        return documents[0] if len(documents) == 1 else documents
+
+    def documents(self, outcome: Any) -> list[Any]:
         """The outcome as JSON has it: objects by key, lists, texts, numbers and null."""
         raise NotImplementedError
 
@@ -225,20 +230,26 @@ class NewRun(Command):
     )
     resume: Annotated[str | None, Option(metavar="RUN", help="Resume this run folder.")] = None
 
+    @property
+    def beginnings(self) -> tuple[str | None, ...]:
+        """What the run may begin with, of which one is given."""
+        return self.config, self.resume
+
     def read(self) -> None:
         """Read the configuration of a run that starts, and look for the files that it names."""
         from isentrope.checkpoint.present import require_present
 
-        if self.config is not None and self.resume is None:
+        self.require_one_beginning()
+        if self.config is not None:
             require_present(self.configuration())
 
     def configuration(self) -> Any:
         """The configuration of a run that starts."""
         raise NotImplementedError
 
-    def require_one(self, *beginnings: str | None) -> None:
+    def require_one_beginning(self) -> None:
         """Refuse a run that has no beginning, or several."""
-        if sum(beginning is not None for beginning in beginnings) != 1:
+        if sum(beginning is not None for beginning in self.beginnings) != 1:
             raise ValueError(
                 "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
                 "--from CHECKPOINT to start a run at a checkpoint of another."

@@ -34,9 +34,8 @@ class EvaluateCommand(Configured, AsJson, Changeable):
         yield from printed_evaluation(outcome.results)
         yield Conclusion(f"Wrote {outcome.table}", folder=outcome.folder)
 
-    def document(self, outcome: Any) -> Any:
-        """The content of metrics.json; a list where there are several checkpoints."""
+    def documents(self, outcome: Any) -> list[Any]:
+        """The content of each metrics.json."""
         from isentrope.results.encode import encode
 
-        documents = [encode(result) for result in outcome.results]
-        return documents[0] if len(documents) == 1 else documents
+        return [encode(result) for result in outcome.results]

@@ -78,10 +78,9 @@ class Measuring(Configured, AsJson):
             yield f"Wrote {path}"
         yield Conclusion(f"Wrote {last}", folder=last.parent if others else last)
 
-    def document(self, outcome: Any) -> Any:
-        """The content of results.json; a list where there are several results."""
-        documents = [result.to_dict() for result in outcome.results]
-        return documents[0] if len(documents) == 1 else documents
+    def documents(self, outcome: Any) -> list[Any]:
+        """The content of each results.json."""
+        return [result.to_dict() for result in outcome.results]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,11 @@ class SftCommand(NewRun, Changeable):
 
     name = "sft"
 
-    def read(self) -> None:
-        """Refuse a run without a beginning, or with two, and a configuration that is wrong."""
-        self.require_one(self.config, self.resume)
-        super().read()
-
     def run(self) -> Any:
         """Start a run, or resume one."""
         from isentrope.verbs.sft import resume_sft, sft
 
+        self.require_one_beginning()
         if self.resume is not None:
             return resume_sft(self.resume, self.overrides)
         return sft(self.configuration())

@@ -63,15 +63,14 @@ class ShowStoredCommand(FromFolder, AsJson, Verified):
             yield from (f"  {kind:<13}{words}" for kind, words in outcome.contents.items())
             yield from (f"Next: {line}" for line in _next_commands(outcome))
 
-    def document(self, outcome: Any) -> Any:
-        """The content of results.json or of metrics.json; of a run what it holds."""
+    def documents(self, outcome: Any) -> list[Any]:
+        """The content of each results.json and metrics.json; of a run what it holds."""
         from isentrope.results.encode import encode
 
         if outcome.contents:
-            return outcome.contents
+            return [outcome.contents]
         documents = [result.to_dict() for result in outcome.results]
-        documents += [encode(evaluation) for evaluation in outcome.evaluated]
-        return documents[0] if len(documents) == 1 else documents
+        return documents + [encode(evaluation) for evaluation in outcome.evaluated]
 
 
 def _next_commands(outcome: Any) -> Iterator[str]:

@@ -26,15 +26,16 @@ class TrainCommand(NewRun, Start, Changeable):
     name = "train"
     kept = "No step of training is lost, since none was begun: run the same command again."
 
-    def read(self) -> None:
-        """Refuse a run without a beginning, or with several, and a configuration that is wrong."""
-        self.require_one(self.config, self.resume, self.start)
-        super().read()
+    @property
+    def beginnings(self) -> tuple[str | None, ...]:
+        """A configuration, a run to resume, or a checkpoint to start at."""
+        return *super().beginnings, self.start
 
     def run(self) -> Any:
         """Start a run, resume one, or start at a checkpoint of one."""
         from isentrope.verbs.train import branch, resume, train
 
+        self.require_one_beginning()
         if self.resume is not None:
             return resume(self.resume, self.overrides)
         if self.start is not None:

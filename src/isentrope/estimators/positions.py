@@ -76,11 +76,11 @@ def earnings_of_others(rewards: Tensor | None, prompt_index: Tensor) -> Tensor |
     if rewards is None or units.count == len(rewards):
         return None
     scored = (~rewards.isnan()).double()
-    known = rewards[~rewards.isnan()]
-    if not len(known) or bool((known == known[0]).all()):
+    of_scored = rewards[~rewards.isnan()]
+    if not len(of_scored) or bool((of_scored == of_scored[0]).all()):
         return None
-    low = known.min()
-    high = known.max()
+    low = of_scored.min()
+    high = of_scored.max()
     earned = ((rewards - low) / (high - low)).double().nan_to_num(0.0)
     others = units.sums(earned)[units.place] - earned
     return others / (units.sums(scored)[units.place] - scored)  # 0/0 is NaN without another

@@ -167,7 +167,7 @@ class Result(Header):
                 of other results.
         """
         kinds = [kind for kind in KINDS_OF_RESULTS.values() if issubclass(kind, cls)]
-        known = {f"isentrope/{kind.verb}/1": kind for kind in kinds}
+        by_schema = {f"isentrope/{kind.verb}/1": kind for kind in kinds}
         verify(folder)
         path = folder / RESULTS
         try:
@@ -175,11 +175,11 @@ class Result(Header):
         except (FileNotFoundError, FileError) as error:
             raise ResultsError(str(error)) from error
         schema = str(content.get("schema"))
-        if schema not in known:
+        if schema not in by_schema:
             raise ResultsError(
-                f"{path}: its schema is {schema!r}, and it should be {' or '.join(known)}."
+                f"{path}: its schema is {schema!r}, and it should be {' or '.join(by_schema)}."
             )
-        result = replace(decode(known[schema], content, path), tables=Tables(folder))
+        result = replace(decode(by_schema[schema], content, path), tables=Tables(folder))
         repeat = repeat_of(result.provenance.seeds)
         if folder.name.startswith(f"{result.verb}_") and repeat is not None:
             require_own_name(folder, f"{result.verb}_{item_name(result.policy.name, repeat)}")

@@ -57,7 +57,9 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
         confidence=ready.estimator.confidence,
     )
     means = mean_discriminators(ready.policy, U)
-    by_group, tokens, sequences = table.entropy.by_group_and_token, None, None
+    by_group = table.entropy.by_group_and_token
+    tokens = None
+    sequences = None
     if by_group is not None and len(by_group) > 1:  # two halves of E's groups
         tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
         sequences = tuple(half.sum(1) for half in tokens)

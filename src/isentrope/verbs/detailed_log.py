@@ -121,28 +121,29 @@ def _sequences(
     tokenizer: Any, of: Rollouts, scores: Scores, slopes: Scores | None
 ) -> dict[str, Any]:
     """Columns of sequences; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
-    known = columns_of_responses(of)
+    columns = columns_of_responses(of)
     return {
         "sequence": range(len(of)),
-        "prompt_index": known["prompt"],
-        "prompt_key": known["key"],
+        "prompt_index": columns["prompt"],
+        "prompt_key": columns["key"],
         "prompt": tokenizer and [tokenizer.decode(ids.tolist()) for ids in of.prompt_ids],
         "response": of.response_texts,
-        "length": known["length"],
+        "length": columns["length"],
         "logprob": scores.logprobs.sum(1).tolist(),
         "entropy": scores.entropies.sum(1).tolist(),
         "logprob_slope": slopes and slopes.logprobs.sum(1).tolist(),
-        "reward": known["reward"],
-        "advantage": known["advantage"],
+        "reward": columns["reward"],
+        "advantage": columns["advantage"],
     }
 
 
 def _tokens(tokenizer: Any, of: Rollouts, scores: Scores, slopes: Scores | None) -> dict[str, Any]:
     """Columns of tokens; logprob and entropy in nats, and their derivatives along v."""
-    mask, known = scores.mask, columns_of_tokens(of, tokenizer)
-    text = known.pop("text")
+    mask = scores.mask
+    columns = columns_of_tokens(of, tokenizer)
+    text = columns.pop("text")
     return {
-        **known,
+        **columns,
         "token": text,
         "logprob": scores.logprobs[mask].tolist(),
         "entropy": scores.entropies[mask].tolist(),
@@ -158,8 +159,8 @@ def _statistics(measured: Measurement) -> dict[str, Any]:
     of_weights = ("ess_whole", "ess_integrated", "carriers", "khat", "verdict")
     batches: dict[str, Any] = {}
     for name, batch in {"E": measured.ready.E, "U": measured.ready.U}.items():
-        given = {column: getattr(batch, column) for column in of_batch}
-        batches[name] = {k: x.tolist() if isinstance(x, Tensor) else x for k, x in given.items()}
+        values = {column: getattr(batch, column) for column in of_batch}
+        batches[name] = {k: x.tolist() if isinstance(x, Tensor) else x for k, x in values.items()}
     weights = [
         {
             "eta": point.eta,

@@ -62,7 +62,9 @@ def find_noise(ready: Prepared) -> NoiseResult:
 
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
-    policy, data, batches = ready.policy, ready.sampler.data, list[Rollouts]()
+    policy = ready.policy
+    data = ready.sampler.data
+    batches: list[Rollouts] = []
     tasks = {"E": (data.evaluation_task(), data.B_E), "U": (data.update_task(), data.B_U)}
     for name, (task, n) in tasks.items():
         if not isinstance(task, Demonstrator):

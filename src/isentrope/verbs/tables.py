@@ -99,10 +99,10 @@ def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     """A row per checkpoint and decoding, with the metrics that have a value somewhere."""
     every = [(result.checkpoint, row) for result in results for row in result.rows]
     first = every[0][1]
-    given = [name for name, estimate in first.metrics.items() if estimate]
-    passes = [name for name in given if name.startswith("pass_at_")]
+    names = [name for name, estimate in first.metrics.items() if estimate]
+    passes = [name for name in names if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
-    shown |= {name: title for name, title in COLUMNS.items() if name in given}
+    shown |= {name: title for name, title in COLUMNS.items() if name in names}
     metrics = [row.metrics for _, row in every]
     if all(_value(of.get("reward")) == _value(of.get("pass_at_1")) for of in metrics):
         shown.pop("reward", None)  # right or wrong, and nothing else

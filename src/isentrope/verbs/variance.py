@@ -27,7 +27,8 @@ from isentrope.verbs.prepare import Prepared
 def find_variance(ready: Prepared) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
     policy, E, eta, v, clock = ready.policy, ready.E, ready.rate, ready.step.direction, ready.clock
-    functional, wanted = ready.estimator.functional, ready.analysis.wanted_error
+    functional = ready.estimator.functional
+    relative_error = ready.analysis.wanted_error
     with clock.stage("derivatives"):
         sample = score_batch(policy, E, EstimatorOptions(functional), direction=v, order=1)
     f = sample.functional
@@ -51,12 +52,14 @@ def find_variance(ready: Prepared) -> VarianceResult:
         m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS
     }
     confidence = ready.estimator.confidence
-    study = variance_study(samples, eta, *found, relative_error=wanted, confidence=confidence)
+    study = variance_study(
+        samples, eta, *found, relative_error=relative_error, confidence=confidence
+    )
     stages = ("batches", "derivatives", "moved", "control_variate")
     return VarianceResult(
         **vars(ready.header),
         eta=eta,
-        wanted_error=wanted,
+        wanted_error=relative_error,
         methods=study.methods,
         seconds={name: clock.seconds[name] / len(E) for name in stages},
         warnings=tuple(

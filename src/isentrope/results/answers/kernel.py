@@ -64,20 +64,20 @@ def _tied(block: str, record: BlockRecord) -> Iterator[Sentence]:
         for name, words in relations.items()
         if (relation := (record.structure or {}).get(name)) is not None
     }
-    given = {words: c for words, c in cosines.items() if c is not None and has_interval(c)}
-    if not given:
+    resolved = {words: c for words, c in cosines.items() if c is not None and has_interval(c)}
+    if not resolved:
         reason = "there is no interval of a mean cosine"
         text = f"How far a step on one response of {block[0]} moves others is not known: {reason}."
         yield Sentence(f"{text} Use more prompts.", "doubt", HOW_TIED)
         return
-    terms = " and of ".join(f"{words} {with_interval(c)}" for words, c in given.items())
+    terms = " and of ".join(f"{words} {with_interval(c)}" for words, c in resolved.items())
     sentence = f"The cosine of the gradient of one response of {block[0]} with that of {terms}"
     difference = (record.same_less_other_prompt or {}).get("mean_cosine")
     tone = "fact"
-    if difference is not None and len(given) > 1:
+    if difference is not None and len(resolved) > 1:
         sentence += f"; {_compared(difference)}"
         tone = "fact" if has_interval(difference) and not difference.covers(0.0) else "doubt"
-    yield Sentence(f"{sentence}.", "doubt" if tone == "doubt" else "fact", HOW_TIED)
+    yield Sentence(f"{sentence}.", tone, HOW_TIED)
 
 
 def _compared(difference: Estimate) -> str:

@@ -45,9 +45,9 @@ def variance_sentences(result: VarianceResult) -> Iterator[Sentence]:
         method = next(iter(by_method), "")
     if not method:
         return
-    wanted = f"{100 * result.wanted_error:g} %"
+    share = f"{100 * result.wanted_error:g} %"
     prompts = result.batches.E.prompt_draws
-    question = f"For ΔH within {wanted} at η = {result.eta:g} by “{method}”"
+    question = f"For ΔH within {share} at η = {result.eta:g} by “{method}”"
     needed = needed_prompts(by_method[method].prompts_needed)
     if needed:
         sentence = f"{question} E needs {needed} prompts; it has {prompts}."
@@ -80,8 +80,8 @@ def variance_tables(result: VarianceResult) -> Printed:
     prompts = result.batches.E.prompt_draws
     grouped = result.batches.E.sequences > prompts
     columns = [c for c in printed_columns(_EstimatorRow) if grouped or c.value != "design_effect"]
-    wanted = f"{100 * result.wanted_error:g} %"
-    title = f"{result.name}: errors at η = {result.eta:g}, prompts for an error of {wanted}"
+    share = f"{100 * result.wanted_error:g} %"
+    title = f"{result.name}: errors at η = {result.eta:g}, prompts for an error of {share}"
     yield Table(title, rows, columns)
     yield f"  ms/response  {named({name: 1e3 * x for name, x in result.seconds.items()})}"
     if grouped:
