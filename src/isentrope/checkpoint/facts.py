@@ -18,7 +18,7 @@ from isentrope.checkpoint.digests import Digests, checkpoint_digests
 from isentrope.checkpoint.files import ADAPTER, CheckpointFolder, step_name, step_of_folder
 from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.checkpoint.infer.settings import Setting, read_arguments, settings_in_files
-from isentrope.checkpoint.record.contract import contract_of
+from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
@@ -106,7 +106,7 @@ class CheckpointFacts:
         Raises:
             FileError: If it has a key or a value that no run writes, or contradicts itself.
         """
-        return contract_of(self.path)
+        return {} if self.files.contract is None else read_contract(self.path)
 
     @cached_property
     def _arguments(self) -> dict[str, SavedArguments]:

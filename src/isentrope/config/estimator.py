@@ -74,7 +74,8 @@ class EstimatorConfig(Section):
 
     def refusals(self) -> Refusals:
         """Keys that do not go with the objective, and unknown settings of training."""
-        require_known_settings(self.ignore_training_settings)
+        if self.ignore_training_settings:
+            require_known_settings(self.ignore_training_settings)
         yield (
             self.max_response_length is not None and self.objective != "dr_grpo",
             f"max_response_length acts with the objective dr_grpo only, not {self.objective}",

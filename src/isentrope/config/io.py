@@ -209,8 +209,8 @@ def key_of(override: str) -> str:
 
 def _set_key(content: dict[str, Any], override: str) -> None:
     """Set a key in the content of a configuration."""
-    _, equals, value = override.partition("=")
-    keys = key_of(override).split(".")
+    dotted, equals, value = override.partition("=")
+    keys = dotted.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {brief(override)} is not of the form section.key=value.")
     for key in keys[:-1]:
@@ -219,7 +219,7 @@ def _set_key(content: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {brief(override)}: {key!r} is a value, not a section.")
         content[key] = dict(inner or {})
         content = content[key]
-    content[keys[-1]] = parse(value, f"--set {brief(override)}")
+    content[keys[-1]] = parse(value, f"--set {override!r}")
 
 
 def _describe_error(error: ValidationError, root: type[BaseModel]) -> str:

@@ -46,7 +46,6 @@ REFERENCE: Method = "prefix"
 LEAST_BATCHES = 8
 """Fewer disjoint batches show no spread."""
 _PAIRED = "paired influences"
-_NOT_KNOWN = Estimate(math.nan, math.nan, math.nan, math.nan, 0, "prompts", "delete-one jackknife")
 CERTAIN = 4.0
 """Standard errors by which a value must differ from 0 for its relative error to be a number."""
 
@@ -146,7 +145,7 @@ def variance_study(
                 options["warnings"] = (*trust.warnings, *too_few_for_modes(units.count))
             estimate = result.estimate(row, **options)
             of_prompts = estimate.value + estimate.n * influences
-            needed = replace(_NOT_KNOWN, n=estimate.n)
+            needed = _unknown(estimate.n)
             if trust.verdict == "trust":
                 needed = _count_prompts_needed(
                     of_prompts, relative_error, confidence, positive=quantity == "entropy"
@@ -210,12 +209,18 @@ def _count_prompts_needed(
 ) -> Estimate:
     """Prompts for a relative error of the mean of x_p."""
     if not float(x.var()) > 0:
-        return replace(_NOT_KNOWN, n=len(x))
+        return _unknown(len(x))
     prompts = noise_over_square(x, relative_error**-2, confidence, positive=positive)
     if abs(float(x.mean())) >= CERTAIN * float(x.std()) / len(x) ** 0.5:
         return prompts
     high = math.nan if math.isnan(prompts.ci_low) else math.inf
     return replace(prompts, value=math.nan, se=math.nan, ci_high=high)
+
+
+def _unknown(n: int) -> Estimate:
+    """The prompts needed where n prompts do not tell."""
+    nan = math.nan
+    return Estimate(nan, nan, nan, nan, n, "prompts", "delete-one jackknife")
 
 
 def _divide_variances(a: Tensor, b: Tensor, confidence: float) -> Estimate:

@@ -111,8 +111,6 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
     Raises:
         ValueError: Naming two checkpoints and what differs.
     """
-    if len(checkpoints) == 1:
-        return
     contracts = [(c.path, _step_settings(c.contract)) for c in checkpoints if c.contract]
     for path, settings in contracts[1:]:
         first, expected = contracts[0]
@@ -159,9 +157,10 @@ def require_inputs(config: MeasureConfig) -> list[Checkpoint]:
     """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files("batch_config")
     checkpoints = find_with_optimizers(config.checkpoint)
-    require_one_model(checkpoints, config.checkpoint.base_model)
-    if not config.checkpoint.allow_mixed:
-        require_one_contract(checkpoints)
+    if len(checkpoints) > 1:
+        require_one_model(checkpoints, config.checkpoint.base_model)
+        if not config.checkpoint.allow_mixed:
+            require_one_contract(checkpoints)
     return checkpoints
 
 

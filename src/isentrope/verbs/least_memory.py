@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.models.checkpoint import meta_model
 from isentrope.models.float_types import DTYPES
@@ -37,12 +38,11 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         return
     try:
         model = shapes_of(path, where, config)
-        counting = counting_of(verb, config, model)
+        free = memory_of(where.device_map)
+        terms = held_by_verb(verb, config, model, free)
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
         log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
-    free = memory_of(where.device_map)
-    terms = held_by_verb(counting, verb, model, free)
     least = sum(terms.values()) + libraries_bytes(where.device_map)
     log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
@@ -76,12 +76,15 @@ def counting_of(verb: str, config: MeasureConfig, model: Any) -> Counting:
     return Counting(config, batches_of(verb, config), trainable_parameters(model), element)
 
 
-def held_by_verb(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
+def held_by_verb(verb: str, config: MeasureConfig, model: Any, memory: int) -> dict[str, int]:
     """Bytes that a verb holds without any pass, by what they are."""
-    config = counting.config
+    precision = config.precision.measuring
+    stored = VERBS[verb].gradients
+    if not stored:
+        return held(model, precision, Storage())
+    counting = counting_of(verb, config, model)
     batches = counting.batches
     kernel = config.fisher_kernel
-    stored = VERBS[verb].gradients
     groups = 0
     sides: list[tuple[int, int | None]] = []
     if stored == "groups":
@@ -98,4 +101,4 @@ def held_by_verb(counting: Counting, verb: str, model: Any, memory: int) -> dict
                 sides.append((batches[rows].responses, right))
     on_gpu = config.checkpoint.device_map != "cpu"
     storage = kernel.held.within(memory) if on_gpu else kernel.held
-    return held(model, config.precision.measuring, storage, groups, sides)
+    return held(model, precision, storage, groups, sides)

@@ -113,7 +113,7 @@ def _plan_verb(
     return Plan(
         verb,
         name,
-        held_by_verb(counting, verb, model, memory),
+        held_by_verb(verb, config, model, memory),
         libraries_bytes(device),
         memory,
         batches=tuple(counting.batches.values()),

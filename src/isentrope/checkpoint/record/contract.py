@@ -184,11 +184,6 @@ def read_contract(folder: Path) -> dict[str, Any]:
     return contract
 
 
-def contract_of(folder: Path) -> dict[str, Any]:
-    """The contract of a checkpoint; empty where it has none."""
-    return read_contract(folder) if (folder / CONTRACT).is_file() else {}
-
-
 def environment() -> dict[str, Any]:
     """Versions of the libraries that can change a number, and the device."""
     from importlib.metadata import version

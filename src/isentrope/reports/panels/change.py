@@ -9,9 +9,12 @@ the interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + 
 The figures that verbs write beside their results are drawn here too.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,12 +33,14 @@ from isentrope.reports.drawing import (
     dashed,
 )
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Reading
 from isentrope.reports.words import within_one_se
 from isentrope.results.answers.measure import change_at_rate
 from isentrope.results.answers.words import short, with_error
 from isentrope.results.results import MeasureResult, TrialResult
 from isentrope.update.step import COMPONENTS
+
+if TYPE_CHECKING:  # a verb that draws its figure reads no run
+    from isentrope.reports.read_run import Reading
 
 
 def at_rate(result: MeasureResult, unit: str) -> str:
