@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow second-device golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format clean
+.PHONY: help setup smollm2 demo claims test test-portable test-slow second-device golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ dist: $(STAMP)  ## build sdist and wheel into build/dist, install each apart, an
 
 docs-commands: $(STAMP)  ## run the cheap commands of README and docs, in a folder of their own
 	$(BIN)/pytest -m slow tests/docs/test_commands.py
+
+claims: $(STAMP)  ## list the numbers of README, proofs and questions with their commands and dates
+	PYTHONPATH=. $(BIN)/python -m validation.claims
 
 lint: $(STAMP) typecheck  ## check format, style, docstrings and types
 	$(BIN)/ruff format --check

@@ -27,6 +27,7 @@ from isentrope.nouns.forward_mode import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from validation.origin import write_results
 
 CASES = (
     ("8 responses of 300 tokens, 4 heads", 8, 300, 4),
@@ -101,7 +102,7 @@ def main() -> None:
                 )
                 print(rows[-1], flush=True)
     page = TEMPLATE.format(today=date.today(), rounds=ROUNDS, table="\n".join(rows))
-    Path("docs/results/attention.md").write_text(page)
+    write_results(Path("docs/results/attention.md"), page)
 
 
 TEMPLATE = """# Attention in small blocks on a CPU

@@ -24,6 +24,7 @@ import isentrope as ise
 from benchmarks.cost import SHAPES, random_policy, random_rollouts, ratio, timed
 from isentrope.models.batching import micro_batches
 from isentrope.update.step import Step
+from validation.origin import write_results
 
 GROUPS, SIZE, N_E = 64, 8, 256
 
@@ -148,7 +149,7 @@ def main() -> None:
         rows="\n".join(rows),
         large=computed(Large(), len(update.U), seconds["tokens, values"] / seconds["passes"]),
     )
-    asked.out.write_text(text)
+    write_results(asked.out, text)
     print(text)
 
 

@@ -27,6 +27,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from isentrope.models.batching import micro_batches
+from validation.origin import write_results
 
 SHAPES = {
     "toy": {
@@ -247,7 +248,7 @@ def main() -> None:
         + "\n".join(lines)
         + "\n"
     )
-    args.out.write_text(text)
+    write_results(args.out, text)
     print(text)
 
 

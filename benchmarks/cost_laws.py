@@ -27,6 +27,7 @@ import torch
 
 from benchmarks.cost import peak_megabytes, timed
 from benchmarks.cost_laws_subject import BASE, GROWN, VERBS, Size, Subject, grown
+from validation.origin import write_results
 
 Point = dict[str, tuple[float, float]]
 """(seconds, MiB) by verb."""
@@ -121,7 +122,7 @@ def main() -> None:
         memory=memory,
         unit=passes,
     )
-    asked.out.write_text(text)
+    write_results(asked.out, text)
     print(text)
 
 

@@ -27,6 +27,7 @@ from benchmarks.cost import ratio, timed
 from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
 from isentrope.nouns.choices import ALL_METRICS
+from validation.origin import write_results
 
 SAMPLES, LENGTH, SEED = 8, 23, 0
 DECODINGS = {"sampled": SAMPLES, "greedy": 1}
@@ -104,7 +105,7 @@ def main() -> None:
         responses=asked.prompts * sum(DECODINGS.values()),
         rows="\n".join(made),
     )
-    asked.out.write_text(text, encoding="utf-8")
+    write_results(asked.out, text)
     print(text)
 
 

@@ -26,6 +26,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.verbs.train import train
+from validation.origin import write_results
 
 AGES = (1, 2, 5, 10, 20)
 STEPS = 81
@@ -102,7 +103,7 @@ def main() -> None:
         for r in rows
     )
     text = TEMPLATE.format(today=date.today(), steps=asked.steps, seed=asked.seed, table=table)
-    Path("docs/results/kept_gradient.md").write_text(text)
+    write_results(Path("docs/results/kept_gradient.md"), text)
     print(text)
 
 

@@ -38,6 +38,7 @@ from benchmarks import peers
 from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.models.batching import MicroBatch, micro_batches, tokens_read
+from validation.origin import write_results
 
 MAX_TOKENS = 1024
 OURS, OURS_P, NAIVE = "ours", "ours, diagonal P", "naive, one backward a sequence"
@@ -299,7 +300,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cases = {name: CASES[name] for name in asked.cases}
     text = page(cases, asked.repetitions, not asked.no_memory)
-    asked.out.write_text(text)
+    write_results(asked.out, text)
     print(text)
 
 

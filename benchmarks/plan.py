@@ -31,6 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from validation.origin import write_results
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "plan.md"
 
@@ -362,7 +364,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as place:
             lines = rows_of(name, verbs, chosen.folder or Path(place), chosen.planned)
-        PAGE.write_text(page(name, lines, PAGE.read_text()))
+        write_results(PAGE, page(name, lines, PAGE.read_text()))
 
 
 if __name__ == "__main__":

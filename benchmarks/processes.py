@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from validation.origin import write_results
+
 CONFIG = "configs/measure_addition.yaml"
 VERBS = ("measure", "influence", "kernel", "noise", "audit")
 SIZES = ("batch_config.B_E=1024", "batch_config.B_U=64")
@@ -93,7 +95,7 @@ def main() -> None:
     text = TEMPLATE.format(
         today=date.today(), rounds=asked.rounds, sizes=", ".join(SIZES), table="\n".join(rows)
     )
-    Path("docs/results/processes.md").write_text(text)
+    write_results(Path("docs/results/processes.md"), text)
 
 
 TEMPLATE = """# One process and two

@@ -25,6 +25,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import isentrope as ise
 from benchmarks.cost import ratio, timed
 from isentrope.sampling import draw
+from validation.origin import write_results
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def main() -> None:
         today=date.today(), repetitions=options.repetitions, rows="\n".join(rows)
     )
     if options.out:
-        options.out.write_text(text, encoding="utf-8")
+        write_results(options.out, text)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from validation.origin import write_results
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "small_case.md"
 CONFIG = ROOT / "configs" / "measure_addition.yaml"
@@ -160,7 +162,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     chosen = parser.parse_args()
     lines = rows(chosen.checkpoint.resolve(), chosen.before, chosen.verbs, chosen.repeats)
-    PAGE.write_text(page(lines), encoding="utf-8")
+    write_results(PAGE, page(lines))
 
 
 if __name__ == "__main__":

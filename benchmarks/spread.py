@@ -27,6 +27,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from validation.origin import write_results
+
 
 def make(folder: Path) -> int:
     """Write base/ and step_1/; the bytes of the base in float32."""
@@ -188,7 +190,7 @@ def main() -> None:
             print(full[-1], flush=True)
     tables = {"table": "\n".join(rows), "full": "\n".join(full)}
     page = TEMPLATE.format(today=date.today(), size=size / 1e6, **tables)
-    Path("docs/results/spread.md").write_text(page)
+    write_results(Path("docs/results/spread.md"), page)
 
 
 TEMPLATE = """# What each process holds of spread weights

@@ -41,6 +41,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.models import load_trainable
 from isentrope.verbs.train import train
+from validation.origin import write_results
 
 MAX_NEW_TOKENS = longest_response(2)
 
@@ -216,10 +217,10 @@ def main() -> None:
     torch.set_num_threads(1)
     times, prices, budgets = sections(PAGE.read_text())
     if asked.price:
-        PAGE.write_text(times + price_section(asked.base, asked.rounds) + budgets)
+        write_results(PAGE, times + price_section(asked.base, asked.rounds) + budgets)
         return
     if asked.budget:
-        PAGE.write_text(times + prices + budget_section(asked.base, asked.rounds))
+        write_results(PAGE, times + prices + budget_section(asked.base, asked.rounds))
         return
     seconds: dict[str, list[float]] = {name: [] for name in variants(asked.base)}
     for number in range(asked.rounds):
@@ -237,7 +238,7 @@ def main() -> None:
         ),
         probes="\n".join(row(name, seconds, "trainer") for name in probes),
     )
-    PAGE.write_text(text + prices + budgets)
+    write_results(PAGE, text + prices + budgets)
     print(text)
 
 

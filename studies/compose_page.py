@@ -24,6 +24,7 @@ from studies.compose_outcomes import (
     solved_share,
 )
 from studies.control_study_rows import FEWEST, Interval, t_interval
+from validation.origin import write_results
 
 ANSWER = Path(__file__).with_name("compose_answer.md")
 """Written by hand from the tables of the page."""
@@ -240,7 +241,7 @@ def write_page(outcomes: Sequence[Outcome], folder: Path) -> str:
         second=second_table(found),
         later=later_discoveries(runs),
     )
-    (folder / "compose.md").write_text(text, encoding="utf-8")
+    write_results(folder / "compose.md", text)
     (folder / "compose.json").write_text(record(outcomes), encoding="utf-8")
     return text
 

@@ -21,6 +21,7 @@ from studies.control_study_rows import (
     rows_of,
     wilson,
 )
+from validation.origin import write_results
 
 
 def table(task: str, rows: Sequence[Row]) -> str:
@@ -208,7 +209,7 @@ def write_page(
         for task, rows in tasks.items()
     ]
     text = TEMPLATE.format(today=date.today(), runs=len(cells), parts="\n\n".join(parts))
-    (folder / "control_study.md").write_text(text, encoding="utf-8")
+    write_results(folder / "control_study.md", text)
     return text
 
 

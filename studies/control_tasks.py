@@ -38,6 +38,7 @@ from studies.control_runs import (
     load,
     run,
 )
+from validation.origin import write_results
 
 Cell = dict[str, Any]
 SEEDS = {"split": 4, "countdown": 4, "shortcut": 12, "relay": 4}
@@ -219,7 +220,7 @@ def main() -> None:
         for done in asked.out.glob("run_*"):
             shutil.rmtree(done)
         print(name, json.dumps(found["points"][-1]), flush=True)
-    Path("docs/results/control_tasks.md").write_text(page(asked.out), encoding="utf-8")
+    write_results(Path("docs/results/control_tasks.md"), page(asked.out))
 
 
 TEMPLATE = """# Do the tasks separate controls?

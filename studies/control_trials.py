@@ -44,6 +44,7 @@ from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from isentrope.verbs.trial import on_frontier
+from validation.origin import write_results
 from validation.toy_training import QUIET
 
 SEEDS = (0, 1, 2)
@@ -419,14 +420,14 @@ def main() -> None:
             seed: [priced(run, s, 1000 + 100 * seed + s, asked.size) for s in PRICED_STEPS[seed]]
             for seed, run in runs.items()
         }
-        (results / "control_prices.md").write_text(prices_page(found, asked.size), "utf-8")
+        write_results(results / "control_prices.md", prices_page(found, asked.size))
         return
     found = {seed: tried(run, seed, asked.size) for seed, run in runs.items()}
     tables = {part: gains(found, part) for part in PARTS}
     for table in tables.values():
         table["frontier"] = on_frontier(table)
     figure(tables, results / "control_trials.png")
-    (results / "control_trials.md").write_text(page(found, tables), encoding="utf-8")
+    write_results(results / "control_trials.md", page(found, tables))
     print(json.dumps({p: len(t) for p, t in tables.items()}))
 
 

@@ -26,6 +26,7 @@ from studies.compose_run import Settings, train
 from studies.compose_study import BASES, OUT, base_of
 from studies.control_study_rows import t_interval
 from studies.feedback import LAWS, LENGTH, PHASES
+from validation.origin import write_results
 
 FIRST_SEED = 3000
 SEEDS = 6
@@ -159,7 +160,7 @@ def main() -> None:
     files = sorted((asked.out / "feedback").glob("*.json"))
     cells = [json.loads(file.read_text()) for file in files]
     text = TEMPLATE.format(today=date.today(), runs=len(cells), **tables(cells))
-    Path("docs/results/feedback.md").write_text(text, encoding="utf-8")
+    write_results(Path("docs/results/feedback.md"), text)
 
 
 TEMPLATE = """# Feedbacks of entropy after a step of the target

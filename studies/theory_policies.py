@@ -15,6 +15,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from validation.origin import write_results
 
 
 def transformer(
@@ -100,5 +101,5 @@ def write_page(name: str, tables: str) -> None:
     """Replace what follows the mark in docs/results/NAME.md; the text above it is by hand."""
     page = Path("docs/results") / f"{name}.md"
     text = page.read_text().split(TABLES)[0] if page.exists() else f"# {name}\n\n"
-    page.write_text(f"{text}{TABLES}\n\n{tables}\n")
+    write_results(page, f"{text}{TABLES}\n\n{tables}\n")
     print(f"Wrote {page}")

@@ -48,6 +48,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from tests.architectures import KINDS, settings
+from validation.origin import write_results
 
 VOCABULARY, LENGTH, EOS = 5, 3, 0
 PROMPTS = [[1, 2], [3, 1, 4]]
@@ -416,7 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(table(outcomes[-1:]).splitlines()[-1], flush=True)
     if options.out:
         command = f"python -m validation.architectures --out {options.out}"
-        options.out.write_text(page(outcomes, command), encoding="utf-8")
+        write_results(options.out, page(outcomes, command))
 
 
 if __name__ == "__main__":

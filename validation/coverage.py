@@ -32,6 +32,7 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from tests import cases
 from validation import hard_policies
+from validation.origin import write_results
 
 METHODS = ("sequence", "prefix", "doubly-robust", "resampled")
 ETAS = {
@@ -247,7 +248,7 @@ def main() -> None:
         f"# Estimators against the oracle\n\n`{command}`, n = 256 a batch; ESS/n is that of "
         f"whole-sequence weights.\n\n{_said(rows)}\n\n{table(rows)}\n"
     )
-    args.out.write_text(text)
+    write_results(args.out, text)
     print(text)
 
 

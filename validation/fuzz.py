@@ -48,6 +48,7 @@ from validation.fuzz_content import content_of, difference, within
 from validation.fuzz_mutations import flipped, mutations
 from validation.fuzz_page import PAGE, SECONDS, Row, page
 from validation.fuzz_readers import Reader, make_world, readers, without_manifests
+from validation.origin import write_results
 
 EXPECTED = (ValueError, OSError, RuntimeError, ImportError)
 FLIPS = 200
@@ -239,7 +240,7 @@ def main() -> None:
         tables = run(world, options.cases, options.flips, options.reader)
     if options.reader is None:
         text = page(tables, options.cases, time.process_time() - begun)
-        PAGE.write_text(text, encoding="utf-8")
+        write_results(PAGE, text)
     sys.exit(failures(tables) > 0)
 
 

@@ -36,6 +36,7 @@ from isentrope.sampling.tasks.load import load_task
 from isentrope.system.progress import Clock
 from isentrope.verbs.prepare import prepare_checkpoint
 from validation.enumerated import POLICIES, Enumerated
+from validation.origin import write_results
 
 MAX_NEW_TOKENS = longest_response(2)
 
@@ -185,7 +186,7 @@ def main() -> None:
     parts += [f"## Enumerated policies, {asked.draws:,} batches each", table(rows)]
     text = "\n\n".join(parts) + f"\n\nA normal z: .05000, .00270, .00006.\n\n{date.today()}.\n"
     if asked.out:
-        asked.out.write_text(text)
+        write_results(asked.out, text)
     else:
         print(text)
 

@@ -22,6 +22,7 @@ from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.nouns.estimate import Estimate
 from isentrope.probe.online_noise_scale import OnlineNoiseScale, micro_batch_moments
+from validation.origin import write_results
 
 DIRECTIONS = 50
 TAILS = ("Gauss", "norm x t3", "norm x lognormal(1)")
@@ -170,7 +171,7 @@ def main() -> None:
         "law": entropy_law(n),
     }
     tables = {name: "\n".join(lines) for name, lines in parts.items()}
-    args.out.write_text(PAGE.format(batches=n, error=(0.0475 / n) ** 0.5, **tables))
+    write_results(args.out, PAGE.format(batches=n, error=(0.0475 / n) ** 0.5, **tables))
 
 
 PAGE = """# Intervals of online noise, evaluations and the entropy law

@@ -20,6 +20,7 @@ from isentrope.nouns.choices import Functional
 from tests import cases
 from tests.control.left_out import GROUPS, SIZE, predictions, ratio
 from validation import hard_policies
+from validation.origin import write_results
 
 FUNCTIONALS: tuple[Functional, ...] = ("per_sequence", "per_token")
 POLICIES = ("table", "qwen2", "rare")
@@ -58,7 +59,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     text = page(args.draws)
-    args.out.write_text(text, encoding="utf-8")
+    write_results(args.out, text)
     print(text)
 
 

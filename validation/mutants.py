@@ -31,6 +31,7 @@ from pathlib import Path
 from validation.mutants_copy import PRELOADED, Copy, source_root
 from validation.mutants_page import PAGE, Outcome, Sample, page
 from validation.mutations import Mutant
+from validation.origin import write_results
 
 ROOMS = ("estimators", "update", "attribution")
 _GUARDS = ("models/test_padding", "policy/test_derivative_guard")
@@ -188,7 +189,7 @@ def main() -> None:
     given = parser.parse_args()
     pairs = [text.split(":") for text in given.samples]
     found = run(given.rooms, [(int(seed), float(share)) for seed, share in pairs], given.again)
-    PAGE.write_text(page(found))
+    write_results(PAGE, page(found))
     print(f"wrote {PAGE}")
 
 

@@ -26,6 +26,7 @@ import torch
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, noise_scale_of_gram
 from isentrope.run.study_means import means_over_repeats
+from validation.origin import write_results
 
 DIRECTIONS = 50
 SIZES = (16, 32, 64, 128, 256, 512)
@@ -217,7 +218,7 @@ def main() -> None:
     if failing:
         verdict = f"{len(failing)} of {len(cells)} cells fail: {'; '.join(failing)}."
     tables = {name: lines(rows) for name, rows in parts.items()}
-    args.out.write_text(PAGE.format(batches=args.batches, verdict=verdict, **tables))
+    write_results(args.out, PAGE.format(batches=args.batches, verdict=verdict, **tables))
     sys.exit(1 if failing else 0)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from isentrope.policy.ratio_test import P_LIMIT, Z_LIMIT
 from isentrope.policy.record_causes import RECORD_TOLERANCE
 from validation.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
+from validation.origin import write_results
 
 SIZES = (64, 256, 1024)
 TESTS = ("martingale", "score", "EOS", "repetitions", "filters")
@@ -185,7 +186,7 @@ def main() -> None:
         tables="\n\n".join(power_table(p, asked.batches, asked.sound) for p in POLICIES),
     )
     if asked.out:
-        asked.out.write_text(text)
+        write_results(asked.out, text)
     else:
         print(text)
 

@@ -25,6 +25,7 @@ from isentrope.oracle.plain import derivatives
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.token_statistics import Scores
 from validation.coverage import ETAS, Enumerated, rows_of
+from validation.origin import write_results
 
 STEP = 0.3
 """Learning rate at which the differences of the oracle begin."""
@@ -172,7 +173,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [row for name in args.policies for row in study(name, args.batches)]
     text = page(rows, f"python -m validation.price --batches {args.batches}")
-    args.out.write_text(text, encoding="utf-8")
+    write_results(args.out, text)
     print(text)
 
 

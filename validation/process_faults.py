@@ -35,6 +35,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from validation.origin import write_results
+
 PAGE = Path("docs/results/process_faults.md")
 WORDS = {signal.SIGTERM: 143, signal.SIGINT: 130}
 LOCKED, DONE = "is being written by", "holds results already"
@@ -351,7 +353,7 @@ def main() -> None:
                 print(row.name, dict(row.counts), row.wrong[:2] or "", flush=True)
                 found[part].append(row)
     if not (options.part or options.command):
-        PAGE.write_text(page(found, options.times), encoding="utf-8")
+        write_results(PAGE, page(found, options.times))
     sys.exit(any(row.wrong for rows in found.values() for row in rows))
 
 

@@ -34,6 +34,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.update.step import Step, optimizer_step
 from tests import cases
+from validation.origin import write_results
 
 POLICIES = {"flat": 0.25, "medium": 0.4, "sharp": 0.6}
 """Standard deviation of the weights: from a fresh policy to one where few tokens hold the entropy.
@@ -201,7 +202,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     found = [line for case in CASES for line in rows(*case, args.batches)]
-    args.out.write_text(PAGE.format(batches=args.batches, table="\n".join([HEAD, *found])))
+    write_results(args.out, PAGE.format(batches=args.batches, table="\n".join([HEAD, *found])))
 
 
 PAGE = """# Reliability of an influence table

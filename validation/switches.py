@@ -43,6 +43,7 @@ from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 from validation import verdict
 from validation.chains import CHAINS, Chain, derivatives
+from validation.origin import write_results
 
 FUNCTIONALS = ("per_token", "per_sequence")
 METHODS = ("prefix", "sequence", "doubly-robust")
@@ -582,7 +583,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tables = run(args.batches)
     text = page(tables, f"python -m validation.switches --batches {args.batches}")
-    args.out.write_text(text, encoding="utf-8")
+    write_results(args.out, text)
     rows = [
         {"table": title, "cell": key, "coverage": x.coverage, "printed": x.share}
         for title, cells in tables.items()

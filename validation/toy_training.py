@@ -34,6 +34,7 @@ from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.models import load_trainable
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
+from validation.origin import write_results
 
 MAX_NEW_TOKENS = longest_response(2)
 
@@ -167,7 +168,7 @@ def main() -> None:
         fraction=fraction,
         third=np.median([abs(x["probe/residual"] / x["probe/change"]) for x in lines]),
     )
-    (results / "toy_training.md").write_text(text)
+    write_results(results / "toy_training.md", text)
     print(text)
 
 

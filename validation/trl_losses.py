@@ -50,6 +50,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.progress import Clock
 from isentrope.verbs.prepare import prepare_checkpoint
+from validation.origin import write_results
 
 STEPS, LENGTH, GROUP = 3, 8, 4
 TOLERANCE = 1e-4
@@ -410,7 +411,7 @@ def main() -> None:
         wanted = arguments.only.split(",")
         rows = run([c for c in CASES if any(w in c.name for w in wanted)], Path(folder))
     if not arguments.only:
-        arguments.out.write_text(page(rows), encoding="utf-8")
+        write_results(arguments.out, page(rows))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 import isentrope as ise
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.sampling.tasks.addition import character_tokenizer
+from validation.origin import write_results
 from validation.trl_losses import Recorder, rollouts_of
 from validation.trl_script_table import CHAT_TEMPLATE, MODELS, SCRIPTS, UNPREDICTED, Script
 
@@ -346,7 +347,7 @@ def main() -> None:
     silence()
     outcomes = run(chosen, arguments.processes)
     if not arguments.only:
-        arguments.out.write_text(page(outcomes), encoding="utf-8")
+        write_results(arguments.out, page(outcomes))
     raise SystemExit(any("WRONG" in outcome.verdict for outcome in outcomes))
 
 

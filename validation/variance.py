@@ -25,6 +25,7 @@ from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.update.step import optimizer_step
+from validation.origin import write_results
 
 
 def estimates(pool, etas, n: int, functional: str, method: str) -> torch.Tensor:
@@ -111,7 +112,7 @@ def main() -> None:
     )
     before = args.out.read_text() if args.out.exists() else ""
     kept = before[before.index("\n## ") :] if "\n## " in before else ""  # other measurements
-    args.out.write_text(text + kept)
+    write_results(args.out, text + kept)
     print(text)
 
 

@@ -43,6 +43,7 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from validation import hard_policies
 from validation.enumerated import eta_at
+from validation.origin import write_results
 
 VOCABULARY, LONGEST, EOS = 5, 4, 0
 PROMPT_LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8)
@@ -519,7 +520,7 @@ def main() -> None:
     command = f"python -m validation.verdict --batches {args.batches} --sizes {sizes}"
     if args.policies != list(POLICIES):
         command += f" --policies {' '.join(args.policies)}"
-    args.out.write_text(report(command, weighted, fresh, theta), encoding="utf-8")
+    write_results(args.out, report(command, weighted, fresh, theta))
     print(args.out.read_text(encoding="utf-8"))
 
 

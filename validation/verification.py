@@ -29,6 +29,7 @@ from isentrope.system import manifest
 from isentrope.system.files import write_manifest
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.scenes import COMMANDS, call
+from validation.origin import write_results
 
 PAGE = Path("docs/results/verification.md")
 SIZES = (0.25, 1.0)
@@ -133,7 +134,7 @@ def main() -> None:
         training = training_row(here, options.times)
     text = page(reading, training)
     print(text)
-    PAGE.write_text(text, encoding="utf-8")
+    write_results(PAGE, text)
 
 
 if __name__ == "__main__":

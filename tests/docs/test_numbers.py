@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.docs.figures import is_among, passages, telling, values
 from tests.docs.pages import ROOT
 
 TELLING = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,30 +28,7 @@ DERIVED = {
 }
 """By page: numbers that follow from those of the other page, or are none of its results."""
 
-_NUMBER = re.compile(r"(?<![\w.])(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?(?<!,)")
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)")
-
-
-def passages(text):
-    """Paragraphs, items and rows; under a heading of the third level all of it together."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    whole = re.search(r"^### .*\?$", text, re.M)
-    return re.split(r"^### " if whole else r"\n\n|\n(?=[|#*-] ?)", text, flags=re.M)
-
-
-def numbers(text):
-    """Numbers as they are written, without those of code and of targets of links."""
-    text = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text).replace("−", "-").replace("–", " ")
-    return _NUMBER.findall(text.replace("\u202f", ""))
-
-
-def is_among(number, values):
-    """Whether it is one of the values as it is rounded, or that as a percentage."""
-    mantissa, _, exponent = number.replace(",", "").partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    value = float(number.replace(",", ""))
-    half = 0.5001 * 10.0 ** (int(exponent or 0) - decimals)
-    return any(abs(value - scale * y) <= half for y in values for scale in (1, 100, 0.01))
 
 
 def untold(page, passage):
@@ -58,10 +36,8 @@ def untold(page, passage):
     targets = [path for name in _LINK.findall(passage) if (path := page.parent / name).is_file()]
     if not targets:
         return set()
-    texts = (path.read_text(encoding="utf-8") for path in targets)
-    values = [float(x.replace(",", "")) for text in texts for x in _NUMBER.findall(text)]
-    told = {x for x in numbers(passage) if len(re.sub(r"e.*|\D", "", x).lstrip("0")) > 1}
-    return {x for x in told if not is_among(x, values)}
+    known = [x for path in targets for x in values(path.read_text(encoding="utf-8"))]
+    return {x for x in telling(passage) if not is_among(x, known)}
 
 
 @pytest.mark.parametrize("page", TELLING, ids=lambda page: page.name)
