@@ -135,7 +135,7 @@ def test_folders_of_the_tests_are_those_of_the_library():
 
 MAY_IMPORT = {
     "tests": set[str](),
-    "benchmarks": {"examples"},
+    "benchmarks": {"examples", "validation"},
     "examples": {"tests"},
     "validation": {"tests"},
     "studies": {"tests", "examples", "validation"},
