@@ -6,6 +6,7 @@ isentrope takes no part in the training. The script takes seconds on a CPU and d
 replace the model, prompts and reward with your own.
 """
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -73,7 +74,9 @@ print(
     )
 )
 
-# 3. The same for the command line: batches and prompts in files, and a file of settings.
+# 3. The same for the command line: prompts and reward in files; and batches, with settings.
+(folder / "all.jsonl").write_text("\n".join(json.dumps(row) for row in prompts))
+(folder / "rewards.py").write_text(inspect.getsource(reward))
 E.save(folder / "E.parquet")
 U.save(folder / "U.parquet")
 (folder / "prompts.jsonl").write_text("\n".join(json.dumps(row) for row in held_out))

@@ -47,7 +47,7 @@ def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
     assert result.exit_code == 0, result.output
     assert "no data set was given: 64 responses" in text(result)
     assert "matched by sidecar" in text(result)
-    assert f"Next: isentrope measure CONFIG --checkpoints {own[0]} --set" in result.output
+    assert f"Next: isentrope measure {own[0]} --prompts FILE --reward FILE.py:NAME" in result.output
 
 
 @pytest.mark.parametrize("setting", ["estimator.objective=recorded", "estimator.off_policy=true"])

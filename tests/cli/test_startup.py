@@ -50,6 +50,13 @@ MISTAKES = {
     "a stored result": ["show", "nothing"],
     "a kind": ["evaluate", "CONFIG"],
     "no beginning": ["train"],
+    "prompts": ["measure", "MODEL", "--prompts", "nothing.jsonl"],
+    "lines of prompts": ["noise", "MODEL", "--prompts", "CONFIG"],
+    "a reward's file": ["kernel", "MODEL", "--reward", "nothing.py:reward"],
+    "a reward's name": ["influence", "MODEL", "--reward", "REWARD:rewrad"],
+    "no prompts": ["variance", "MODEL"],
+    "two sources": ["audit", "CONFIG", "--reward", "REWARD:reward"],
+    "a written file": ["check", "MODEL", "--write", "CONFIG"],
 }
 
 
@@ -59,7 +66,14 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, tmp_path):
     config.write_text(
         "checkpoint: {checkpoint_path: nothing}\nbatch_config: {dataset_name: addition}"
     )
-    arguments = [str(config) if word == "CONFIG" else word for word in MISTAKES[mistake]]
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").touch()
+    reward = tmp_path / "reward.py"
+    reward.write_text("def reward(response):\n    return 1.0\n")
+    files = {"CONFIG": str(config), "MODEL": str(model)}
+    arguments = [files.get(x, x.replace("REWARD", str(reward))) for x in MISTAKES[mistake]]
     run = "try: app()\nexcept SystemExit as end: assert end.code == 1"
     code = HELP.format(arguments=arguments).replace("app()", f"\n{run}")
     assert loaded(code, set(HEAVY) - {"pydantic"}) == set()

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 from typer.testing import CliRunner
 
+import isentrope as ise
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
 from isentrope.commands.command import Sets
 from isentrope.commands.measuring import OnCheckpoints
@@ -23,7 +24,8 @@ COUNT = Verb("count", table="sequences")
 @pytest.fixture
 def app(monkeypatch):
     """A command line with a verb that is declared here, and one of the library."""
-    monkeypatch.setattr("isentrope.results.result.KINDS_OF_RESULTS", {})
+    kinds = {name: getattr(ise, f"{name.title()}Result") for name in ("measure", "influence")}
+    monkeypatch.setattr("isentrope.results.result.KINDS_OF_RESULTS", kinds)  # all are imported now
 
     @dataclass(frozen=True, kw_only=True)
     class CountResult(Result, verb=COUNT):
@@ -41,9 +43,7 @@ def app(monkeypatch):
         name = COUNT.name
         verb = COUNT
 
-        prompts: Annotated[int | None, Option(help="Prompts of E."), Sets("batch_config.B_E")] = (
-            None
-        )
+        size: Annotated[int | None, Option(help="Prompts of E."), Sets("batch_config.B_E")] = None
 
         @classmethod
         def analyse(cls, ready):
@@ -57,7 +57,7 @@ def app(monkeypatch):
 def test_a_verb_of_one_class_runs_with_its_option_and_writes_its_result(app, tiny, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(settings(tiny)))
-    arguments = ["count", str(config), "--prompts", "8", "--out", str(tmp_path / "run")]
+    arguments = ["count", str(config), "--size", "8", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, [*arguments, "--set", "batch_config.allow_overlap=true"])
     assert done.exit_code == 0, done.output
     (folder,) = (tmp_path / "run" / "measurements").iterdir()
@@ -70,7 +70,7 @@ def test_a_verb_of_one_class_runs_with_its_option_and_writes_its_result(app, tin
 def test_the_help_of_a_verb_is_its_docstring_and_its_fields(app):
     text = CliRunner().invoke(app, ["count", "--help"]).output
     assert "Count the responses of both batches." in text
-    assert "--prompts" in text
+    assert "--size" in text
 
 
 @pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)

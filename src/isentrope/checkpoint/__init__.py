@@ -8,6 +8,7 @@ step.py            the step that training would take on an update batch
 limits.py          what makes the computed step another than training's
 overrides.py       settings of one step, given in Python
 optimizer_step.py  the same step by `ise.optimizer_step`
+folder_settings.py the settings of a folder that no configuration names
 find.py            the checkpoints that a configuration means
 digests.py         digests of its files by part
 files.py           what a folder holds, each file opened once

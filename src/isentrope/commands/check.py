@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Conclusion, command_line
+from isentrope.commands.command import Changeable, Conclusion, command_line
+from isentrope.commands.measuring import OnFolder
 from isentrope.results.verbs import MEASURE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked(Command):
-    """A verb that takes a configuration or a checkpoint."""
+class Checked(OnFolder):
+    """A verb that takes a configuration or a checkpoint, and knows how to go on."""
 
-    config: Annotated[
-        str,
-        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
-    ]
+    write: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Write the settings to a new YAML file, if all is well."),
+    ] = None
     replay: Annotated[
         bool, Option("--replay", help="Compare the recorded step with the one that was taken.")
     ] = False
@@ -31,32 +32,44 @@ class CheckCommand(Checked, Changeable):
     name = "check"
 
     def read(self) -> None:
-        """Read the configuration, or look for the folder."""
+        """Read the configuration, or look for the folder; and for room for the settings."""
         from isentrope.checkpoint.present import require_present
 
-        require_present(self._configuration())
+        if self.write is not None:
+            self._require_writable(Path(self.write))
+        require_present(self.configuration())
 
     def run(self) -> Any:
-        """Check or replay every checkpoint."""
+        """Check or replay every checkpoint, then write the settings."""
+        from isentrope.config.io import dump_chosen
+        from isentrope.system.files import write_bytes
+        from isentrope.system.processes import rank
         from isentrope.verbs.check import check
         from isentrope.verbs.replay import replay
 
+        if self.write is not None:
+            self._require_writable(Path(self.write))
         work = replay if self.replay else check
-        return work(self._configuration())
+        config = self.configuration()
+        outcome = work(config)
+        if self.write is not None and not self.failures(outcome) and rank() == 0:
+            write_bytes(Path(self.write), dump_chosen(config).encode())
+        return outcome
 
-    def _configuration(self) -> Any:
-        """The configuration, or that of a folder alone."""
+    def configuration(self) -> Any:
+        """The configuration, or that of a folder, which may lack prompts and rewards."""
         from isentrope.config.io import load_config
 
-        if not Path(self.config).exists():
-            raise FileNotFoundError(
-                f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
-                "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
-            )
-        source: Any = self.config
-        if Path(self.config).is_dir():
-            source = {"checkpoint": {"checkpoint_path": self.config}}
-        return load_config(source, self.overrides)
+        sections = self.folder_sections()
+        return load_config(self.config if sections is None else sections, self.overrides)
+
+    def _require_writable(self, file: Path) -> None:
+        """Refuse a file that is there, in no folder, or whose settings would not be complete."""
+        if file.exists():
+            raise FileExistsError(f"{file} is there already (--write): give a new file.")
+        if not file.absolute().parent.is_dir():
+            raise FileNotFoundError(f"There is no folder {file.absolute().parent} (--write).")
+        super().configuration()
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """A table of findings per checkpoint, and a sentence where no check failed."""
@@ -68,16 +81,26 @@ class CheckCommand(Checked, Changeable):
             yield Conclusion(f"Next: {self._next_command()}")
 
     def _next_command(self) -> str:
-        """The measurement of what was checked; a folder says nothing of the prompts."""
+        """The measurement of what was checked, and what has to be filled in."""
+        if self.write is not None:
+            no_verify = ["--no-verify"] if self.no_verify else []
+            return command_line(MEASURE.name, self.write, *no_verify)
+        words = [MEASURE.name, self.config]
+        for option, value in {"--prompts": self.prompts, "--reward": self.reward}.items():
+            words += [] if value is None else [option, value]
         options = [word for setting in self.settings or () for word in ("--set", setting)]
         if self.folder is not None:
             options += ["--out", self.folder]
         if self.no_verify:
             options.append("--no-verify")
-        if not Path(self.config).is_dir():
-            return command_line(MEASURE.name, self.config, *options)
-        line = command_line(MEASURE.name, "CONFIG", "--checkpoints", self.config, *options)
-        return f"{line}, where CONFIG names prompts and rewards (docs/own_checkpoint.md)"
+        try:
+            super().configuration()
+        except ValueError:
+            words += ["--prompts", "FILE"] if self.prompts is None else []
+            words += ["--reward", "FILE.py:NAME"] if self.reward is None else []
+            line = command_line(*words, *options)
+            return f"{line}, with the prompts and the reward function of training"
+        return command_line(*words, *options)
 
     def failures(self, outcome: Any) -> list[str]:
         """How many checks failed."""

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Configured, Sets
-from isentrope.commands.measuring import Measuring, Study
+from isentrope.commands.command import Changeable, Command, Sets
+from isentrope.commands.measuring import Measuring, OnFolder, Study
 from isentrope.results.verbs import ENTROPIES
 
 
@@ -22,7 +22,7 @@ class WithLoggedEntropy(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropiesCommand(Measuring, Configured, Study, WithLoggedEntropy, Changeable):
+class EntropiesCommand(Measuring, OnFolder, Study, WithLoggedEntropy, Changeable):
     """Find out which definition of entropy a trainer logged."""
 
     name = ENTROPIES.name

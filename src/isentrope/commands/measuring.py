@@ -7,9 +7,10 @@ checkpoints, resuming, the run folder and the table of a study are those of all 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from typer import Option
+from typer import Argument, Option
 
 from isentrope.commands.command import (
     AsJson,
@@ -23,8 +24,65 @@ from isentrope.results.verbs import Verb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring(Configured, AsJson):
-    """A verb that measures; it is given with `Configured`, whose configuration it reads.
+class OnFolder(Configured):
+    """A verb that takes a configuration, or a checkpoint with prompts and a reward.
+
+    Attributes:
+        named_objective: Whether it needs training's objective by name, and not recorded weights.
+    """
+
+    named_objective: ClassVar[bool] = False
+
+    config: Annotated[
+        str,
+        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+    ]
+    prompts: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Prompts for a folder: jsonl, parquet or csv."),
+    ] = None
+    reward: Annotated[
+        str | None,
+        Option(metavar="FILE.py:NAME", help="Reward for a folder: a function, or a task."),
+    ] = None
+
+    def configuration(self) -> Any:
+        """The configuration of a measurement."""
+        from isentrope.checkpoint.folder_settings import require_batches
+        from isentrope.config.io import load_config
+
+        sections = self.folder_sections()
+        if sections is None:
+            return load_config(self.config, self.overrides)
+        require_batches(sections, self.overrides)
+        if self.named_objective:
+            sections.pop("estimator", None)
+        return load_config(sections, self.overrides)
+
+    def folder_sections(self) -> dict[str, dict[str, Any]] | None:
+        """The settings of a checkpoint folder before overrides; None for a YAML file."""
+        from isentrope.checkpoint.folder_settings import folder_settings
+        from isentrope.config.strict_yaml import ConfigError
+
+        place = Path(self.config)
+        if not place.exists():
+            raise FileNotFoundError(
+                f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
+                "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
+            )
+        if place.is_dir():
+            return folder_settings(self.config, self.prompts, self.reward, self.overrides)
+        if self.prompts is not None or self.reward is not None:
+            raise ConfigError(
+                f"{self.config} names prompts and rewards itself (batch_config): leave --prompts "
+                "and --reward out, or give a checkpoint folder in its place."
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(OnFolder, AsJson):
+    """A verb that measures; it is given with `OnFolder`, whose configuration it reads.
 
     Attributes:
         verb: What the loop and the tables know of it.
@@ -47,12 +105,6 @@ class Measuring(Configured, AsJson):
     def run(self) -> Any:
         """Run the verb on every checkpoint of the configuration."""
         return self.measure(self.configuration(), draw=self.figure())
-
-    def configuration(self) -> Any:
-        """The configuration of a measurement."""
-        from isentrope.config.io import load_config
-
-        return load_config(self.config, self.overrides)
 
     @classmethod
     def measure(cls, config: Any, **options: Any) -> Any:
@@ -103,5 +155,5 @@ class Study(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCheckpoints(Measuring, Configured, Study, Changeable):
+class OnCheckpoints(Measuring, OnFolder, Study, Changeable):
     """The options of most of them."""

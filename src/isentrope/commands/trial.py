@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from isentrope.commands.command import Changeable, Command, Configured, Sets
-from isentrope.commands.measuring import Measuring, Study
+from isentrope.commands.command import Changeable, Command, Sets
+from isentrope.commands.measuring import Measuring, OnFolder, Study
 from isentrope.results.verbs import TRY
 
 
@@ -41,12 +41,13 @@ class Strength(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryCommand(Measuring, Controlled, Configured, Study, Strength, Changeable):
+class TryCommand(Measuring, Controlled, OnFolder, Study, Strength, Changeable):
     """Try controls on the next step: what they gain and what they cost."""
 
     name = TRY.name
     verb = TRY
     figure_file = "trial.png"
+    named_objective = True
 
     @classmethod
     def analyse(cls, ready: Any) -> Any:

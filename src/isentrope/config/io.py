@@ -153,6 +153,13 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
     return "\n".join([FIRST_LINE, *lines, LAST_LINE]) + "\n"
 
 
+def dump_chosen(config: BaseModel) -> str:
+    """Write what a configuration itself sets as YAML; what it leaves out stays training's."""
+    content = config.model_dump(exclude_unset=True)
+    _require_no_secrets(content)
+    return dump(content)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the sections of a configuration file, unchecked.
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from isentrope.config.paths import PATHS
 from isentrope.config.values import AnyValues, Name, PathText, Text
-from isentrope.sampling.tasks.names import TASKS, is_task
+from isentrope.sampling.tasks.names import TASKS, files_of_task, is_task
 from isentrope.system.number_types import Count, Real, Temperature, Whole
+from isentrope.system.python_file import require_defined
 
 if TYPE_CHECKING:
     from isentrope.sampling.tasks.task import Task
@@ -114,7 +115,12 @@ class PromptsConfig(Section):
 
         Raises:
             FileNotFoundError: Naming the key and the path.
+            ValueError: If the file of a task does not define its name.
         """
+        for key in ("dataset_name", "U_dataset_name"):
+            name = getattr(self, key, None)
+            for part in files_of_task(name) if name and ".py:" in name else ():
+                require_defined(part, "task")
         for key in PATHS[section]:
             path = getattr(self, key)
             if path is not None and not Path(path).exists():

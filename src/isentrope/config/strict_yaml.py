@@ -185,7 +185,7 @@ def yaml_text(path: Path) -> str:
         raise ConfigError(
             f"{path} is a folder, and this verb reads a configuration, a YAML file that names it: "
             "`isentrope config show --for VERB` prints one with every setting. `isentrope check` "
-            "takes the folder of a checkpoint itself."
+            "and the measuring verbs take the folder of a checkpoint itself."
         )
     try:
         text = read_text(path, "Give a YAML file of at most 1 MB in UTF-8.")

@@ -1,7 +1,9 @@
 """Names of a user's own Python file, written FILE.py:NAME."""
 
+import ast
 import re
 import runpy
+import symtable
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -41,6 +43,37 @@ def load_file_name(text: str, kind: str) -> Any:
     if match["name"] not in defined:
         raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")
     return defined[match["name"]]
+
+
+def require_defined(text: str, kind: str) -> None:
+    """Refuse a name that its file does not define, as far as the source shows it; nothing is run.
+
+    Args:
+        text: FILE.py:NAME.
+        kind: What the object is, for errors.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is no Python, or does not define the name.
+    """
+    match = FILE_NAME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"The {kind} {text!r} is not of the form FILE.py:NAME.")
+    file = Path(match["file"]).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
+    try:
+        source = file.read_bytes()
+        table = symtable.symtable(source.decode(), str(file), "exec")
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
+    for statement in ast.walk(ast.Module(statements, [])):
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            return  # what that brings is known when the file is run
+    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    if match["name"] not in bound:
+        raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")
 
 
 @lru_cache(maxsize=32)

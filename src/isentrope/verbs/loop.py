@@ -40,7 +40,7 @@ from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.processes import join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
-from isentrope.verbs.batches import at_precision
+from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.least_memory import require_memory
 from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
 
@@ -245,6 +245,11 @@ def _warnings(verb: Verb, ready: Prepared, result: Result) -> tuple[str, ...]:
     if verb.errors_over_E:
         sentences += too_few_for_modes(ready.E.n_prompts)
     if ready.config.batch_config.fixed_prompts:
+        if prompts_of(ready.E) <= prompts_of(ready.U):
+            sentences.append(
+                "Every prompt of E is one of U: the change is on prompts that made the step, and "
+                "says nothing of others."
+            )
         sentences.append(
             "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be "
             "drawn. For a statement about these prompts alone they are too large."

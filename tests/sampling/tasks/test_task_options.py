@@ -23,5 +23,5 @@ def test_an_unknown_option_is_refused_with_those_that_exist(tmp_path):
         config.load_task("addition", "train", None)
     with pytest.raises(ValueError, match=r"'prompts' .*'seed'"):
         load_task("prompts", path="x.jsonl", seed=1)
-    with pytest.raises(ValueError, match=r"mine\.py:f' .*'seed': its option is weights"):
+    with pytest.raises(ValueError, match=r"mine\.py:f' .*'seed': its options are weights"):
         load_task(f"{tmp_path}/mine.py:f", seed=1)

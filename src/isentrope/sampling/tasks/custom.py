@@ -2,7 +2,8 @@
 
 Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
             with "group": "sums" in every line results are broken down by it, and with
-            "response": "4" they are demonstrations too; other columns go to reward functions
+            "response": "4" they are demonstrations too; other columns go to reward functions.
+            Of a batch of rollouts (with "response_ids") each prompt counts once
 Responses:  the same with "response": "4", and "reward", "advantage", "finished" and "step" optional
             (the training step taken on them, from 1, which is compared with the checkpoint's)
 
@@ -31,7 +32,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of, with_template
-from isentrope.sampling.tasks.task import shuffled_epochs
+from isentrope.sampling.tasks.task import require_probability, require_split, shuffled_epochs
+from isentrope.system.files import short_digest
 from isentrope.system.reading import read_json_lines, reading, require_types
 
 _NO_COLUMNS = ("prompt", "messages", "prompt_ids", "completion", "completion_ids")
@@ -76,16 +78,29 @@ class PromptFile:
         places: The file and line of each.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, split: str = "train", *, test_share: float = 0.0) -> None:
         """Read the prompts.
 
         Args:
             path: A file of jsonl, parquet or csv.
+            split: "train" or "test", where the file has both; else any.
+            test_share: Share of the different prompts that are those of "test", the others being
+                those of "train"; 0: the file has no splits.
+
+        Raises:
+            ValueError: If a line is not understood, or one of the splits would be empty.
         """
         rows = _rows(Path(path), _PromptLine)
-        self.places = [where for where, _ in rows]
-        self.prompts = [_prompt(row, where) for where, row in rows]
-        self._responses = [(where, row.get("response")) for where, row in rows]
+        prompts = [_prompt(row, where) for where, row in rows]
+        lines = list(range(len(prompts)))
+        if test_share:
+            lines = _lines_of_split(prompts, split, test_share, str(path))
+        if all("response_ids" in row for _, row in rows):  # a line per response
+            first = {prompts[i].content: i for i in reversed(lines)}
+            lines = [i for i in lines if first[prompts[i].content] == i]
+        self.places = [rows[i][0] for i in lines]
+        self.prompts = [prompts[i] for i in lines]
+        self._responses = [(rows[i][0], rows[i][1].get("response")) for i in lines]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response equals the reference, else 0.
@@ -125,6 +140,21 @@ class PromptFile:
                 raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
         order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
+
+
+def _lines_of_split(prompts: list[Prompt], split: str, test_share: float, path: str) -> list[int]:
+    """Lines of the prompts of a split; equal prompts are of one split, whatever their order."""
+    require_probability("test_share", test_share)
+    require_split(split, f"{path} with test_share")
+    different = sorted({p.content for p in prompts}, key=lambda text: short_digest(text, 8))
+    size = round(test_share * len(different))
+    if not 0 < size < len(different):
+        raise ValueError(
+            f"{path} has {len(different)} different prompts, too few to be shared between E and U: "
+            "give more, or a file for each (batch_config.dataset_path and U_dataset_path)."
+        )
+    test = set(different[:size])
+    return [i for i, p in enumerate(prompts) if (p.content in test) == (split == "test")]
 
 
 def read_responses(

@@ -2,7 +2,7 @@
 
 A function of the user's own rewards the prompts of a file, in a form of
 `isentrope.sampling.tasks.rewards`; several, separated by ", ", are summed with the option
-`weights`.
+`weights`. With the option `test_share` the file has the splits train and test.
 
 A class (called with the split, if it takes an argument, and with options by keyword) or an object
 with `prompts` and `reward` is a whole task. The file is run when the task is loaded, as any script
@@ -35,7 +35,8 @@ def load_task(
     Args:
         name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "prompts" for a jsonl
             file of your own, or "file.py:name" for a reward function or a task of your own.
-        split: "train" or "test"; "prompts" has no splits and takes any.
+        split: "train" or "test"; a file of prompts has them with the option `test_share`, and
+            takes any without.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
             "prompts" and for reward functions; "addition" is generated and takes none.
         **options: Keyword-only arguments of the task's class (`digits`, `limit`, `template`, ...).
@@ -60,7 +61,7 @@ def load_task(
     ]
     target: Any = targets[0]
     if not isinstance(target, (type, Task)):
-        return _reward_prompts(targets, name, path, options)
+        return _reward_prompts(targets, name, path, {**options, "split": split})
     if len(targets) > 1:
         raise ValueError(f"{name}: only reward functions can be summed, and the first is a task.")
     takes: Mapping[str, inspect.Parameter] = {}
@@ -71,6 +72,10 @@ def load_task(
         has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
         raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
     if is_own:
+        if path is not None:
+            raise ValueError(
+                f"The task {name} has prompts of its own and reads no file, got path={path}."
+            )
         if isinstance(target, type):
             arguments = (split,) if len(takes) > len(accepted) else ()
             target = target(*arguments, **options)
@@ -79,7 +84,7 @@ def load_task(
         return target
     if "path" not in takes and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
-    if "split" not in takes and path is None:
+    if path is None and "path" in takes and takes["path"].default is inspect.Parameter.empty:
         raise ValueError(f'The task "{name}" needs the path of a jsonl file.')
     source = {"split": split, "path": path}
     return cast(Callable[..., Task], target)(
@@ -91,10 +96,10 @@ def _reward_prompts(
     functions: list[Any], name: str, path: str | Path | None, options: Mapping[str, Any]
 ) -> Task:
     """The prompts of a file, rewarded by functions."""
-    if unknown := [option for option in options if option != "weights"]:
+    if unknown := [o for o in options if o not in ("weights", "test_share", "split")]:
         raise ValueError(
-            f"The task {name!r} has no option {unknown[0]!r}: its option is weights, one per "
-            "reward function."
+            f"The task {name!r} has no option {unknown[0]!r}: its options are weights, one per "
+            "reward function, and test_share."
         )
     names = name.split(", ")
     for part, function in zip(names, functions, strict=True):

@@ -23,3 +23,9 @@ NAME = re.compile(r"(?:(?P<file>.+\.py)|(?P<module>[A-Za-z_][\w.]*)):(?P<name>[A
 def is_task(name: str) -> bool:
     """Whether `load_task` accepts a name: one of `TASKS`, or "file.py:name" (several, by ", ")."""
     return name in TASKS or all(NAME.fullmatch(part) for part in name.split(", "))
+
+
+def files_of_task(name: str) -> list[str]:
+    """The parts of a name that are of Python files, "file.py:name"; none of names and modules."""
+    matches = [NAME.fullmatch(part) for part in name.split(", ")]
+    return [match[0] for match in matches if match and match["file"]]

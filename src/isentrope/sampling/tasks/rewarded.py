@@ -25,6 +25,8 @@ class RewardedPrompts(PromptFile):
         path: str | Path,
         calls: Sequence[RewardCall],
         weights: Any = None,
+        split: str = "train",
+        test_share: float = 0.0,
     ) -> None:
         """Read the prompts.
 
@@ -32,12 +34,14 @@ class RewardedPrompts(PromptFile):
             path: A file of jsonl, parquet or csv.
             calls: The reward functions.
             weights: One per function; None for 1 each.
+            split: "train" or "test", where the file has both; else any.
+            test_share: Share of the different prompts that are those of "test"; 0: no splits.
 
         Raises:
             ValueError: If a function needs what the file does not have, the weights are not one
                 number per function, or two lines of one prompt differ.
         """
-        super().__init__(path)
+        super().__init__(path, split, test_share=test_share)
         self._calls = calls
         self._weights = [1.0] * len(calls) if weights is None else weights
         number = isinstance(self._weights, Sequence) and not isinstance(self._weights, str)

@@ -1,0 +1,187 @@
+"""A checkpoint folder is enough: what it is measured with comes from its files and two options."""
+
+import json
+import shlex
+
+import pytest
+import yaml
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+import isentrope as ise
+from isentrope.cli.commands import COMMANDS
+from isentrope.cli.main import app
+from tests.tiny_checkpoint import PROMPTS, copied, weighted_batch, write_prompts
+
+MEASURING = {verb.name: verb for verb in COMMANDS if hasattr(verb, "analyse")}
+SMALL = {
+    "batch_config.B_E": 64,
+    "batch_config.B_U": 3,
+    "batch_config.G": 4,
+    "sampling.max_new_tokens": 3,
+    "estimator.eta_list": "[1e-3]",
+    "detailed_logging.enabled": "false",
+}
+REWARD = "def reward(response, reference):\n    return float(response[:1] == reference)\n"
+
+
+def call(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, " ".join(done.output.replace("│", " ").split()), done.output
+
+
+def sets(**more):
+    small = {**SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
+    return [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture
+def own(tiny, tmp_path):
+    """A folder with step_4, prompts.jsonl and rewards.py."""
+    folder = copied(tiny, tmp_path / "own")
+    (folder / "rewards.py").write_text(REWARD)
+    return folder
+
+
+@pytest.fixture
+def recorded(own):
+    """The same with the batch of the next step, which training recorded."""
+    tokenizer = AutoTokenizer.from_pretrained(own / "step_4")
+    batch = weighted_batch(tokenizer)
+    record = own / "step_4" / "next_update"
+    record.mkdir()
+    batch.save(record / "rollouts.parquet")
+    (record / "update.json").write_text(json.dumps({"step": 5, "learning_rate": 1e-3}))
+    return own
+
+
+def given(folder):
+    return ["--prompts", folder / "prompts.jsonl", "--reward", f"{folder / 'rewards.py'}:reward"]
+
+
+def numbers(folder):
+    """What was measured, without the times, the versions and the digests."""
+    (place,) = (folder / "measurements").glob("*_step_4")
+    content = ise.load_result(place).to_dict()
+    return {key: content[key] for key in content.keys() - {"timing", "provenance"}}
+
+
+def test_the_written_settings_give_what_the_folder_gives(own, tmp_path):
+    file = tmp_path / "measure.yaml"
+    options = [own / "step_4", *given(own), *sets()]
+    code, text, output = call("check", *options, "--write", file)
+    assert (code, f"Next: isentrope measure {file}") == (0, output.splitlines()[-1]), text
+    assert set(yaml.safe_load(file.read_text())["estimator"]) == {"eta_list"}  # others: training's
+    assert call("measure", *options, "--out", tmp_path / "a")[0] == 0
+    assert call("measure", file, "--out", tmp_path / "b")[0] == 0
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b")
+
+
+def test_the_command_that_check_ends_with_can_be_copied(own, tmp_path):
+    code, text, output = call(
+        "check", own / "step_4", *given(own), *sets(), "--out", tmp_path / "r"
+    )
+    assert code == 0, text
+    (line,) = (line for line in output.splitlines() if line.startswith("Next: "))
+    program, *words = shlex.split(line.removeprefix("Next: "))
+    assert (program, words[0]) == ("isentrope", "measure")
+    code, text, _ = call(*words)
+    assert (code, "nats per token" in text) == (0, True), text
+
+
+def test_a_folder_alone_is_checked_and_the_command_says_what_to_fill_in(own):
+    code, text, _ = call("check", own / "step_4", *sets())
+    assert code == 0
+    assert f"Next: isentrope measure {own / 'step_4'} --prompts FILE --reward FILE.py:NAME" in text
+
+
+def test_a_recorded_batch_needs_nothing_and_errors_are_over_its_prompts(recorded, tmp_path):
+    options = sets()
+    del options[:2]  # B_E: as many prompts as the batch has
+    code, text, _ = call("measure", recorded / "step_4", *options, "--out", tmp_path / "run")
+    assert code == 0, text
+    result = numbers(tmp_path / "run")
+    assert result["step"]["objective"] == "recorded"
+    assert result["batches"]["E"]["prompt_draws"] == result["batches"]["E"]["distinct_prompts"] == 4
+    assert result["batches"]["E"]["sequences"] == 256
+    assert sum("prompts that made the step" in sentence for sentence in result["warnings"]) == 1
+    assert "reward" not in result
+
+
+def test_prompts_beside_a_recorded_batch_are_those_of_entropy_alone(recorded, tmp_path):
+    file = tmp_path / "others.jsonl"
+    write_prompts(file, PROMPTS[8:])
+    words = [recorded / "step_4", "--prompts", file, *sets(), "--out", tmp_path / "run"]
+    assert call("measure", *words)[0] == 0
+    batches = numbers(tmp_path / "run")["batches"]
+    assert (batches["U"]["sequences"], batches["E"]["sequences"]) == (8, 64)
+    assert batches["E"]["distinct_prompts"] > 8
+
+
+def test_fresh_batches_are_drawn_where_repeats_of_them_are_wanted(recorded):
+    verb = MEASURING["measure"]
+    words = {"config": str(recorded / "step_4"), "repeats": 2}
+    reward = f"{recorded / 'rewards.py'}:reward"
+    call = verb(**words, prompts=str(recorded / "prompts.jsonl"), reward=reward)
+    config = call.configuration()
+    assert (config.batch_config.U_file, config.estimator.objective) == (None, "dr_grpo")
+
+
+def test_a_contract_says_which_prompts_were_held_out(own):
+    data = {"dataset_name": "addition", "dataset_options": {"digits": 1}, "train_split": "train"}
+    run = {"data": data | {"held_out_split": "test"}, "training": {"prompts_per_step": 5}}
+    (own / "step_4" / "contract.json").write_text(json.dumps({"config": run}))
+    batch = MEASURING["measure"](config=str(own / "step_4")).configuration().batch_config
+    assert (batch.dataset_name, batch.E_split, batch.U_split) == ("addition", "test", "train")
+    assert (batch.B_U, batch.dataset_options) == (5, {"digits": 1})
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_every_verb_that_measures_takes_a_folder(name, recorded):
+    more = {"control": "clip_cov"} if name == "try" else {}
+    config = MEASURING[name](config=str(recorded / "step_4"), **more).configuration()
+    assert config.batch_config.U_file.endswith("next_update/rollouts.parquet")
+    assert config.estimator.objective == ("dr_grpo" if name == "try" else "recorded")
+
+
+MISSING = {
+    "give --prompts FILE": [],
+    "give --reward FILE.py:NAME": ["--prompts", "own/prompts.jsonl"],
+    "--checkpoints names others": ["--checkpoints", "own/*"],
+    "leave --prompts and --reward out": ["--prompts", "own/prompts.jsonl", "YAML"],
+    "is there already (--write)": ["--write", "own/prompts.jsonl"],
+}
+
+
+@pytest.mark.parametrize("sentence", MISSING)
+def test_what_is_missing_or_said_twice_is_one_sentence(sentence, own, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    (own / "m.yaml").write_text("checkpoint: {checkpoint_path: own/step_4}")
+    options = list(MISSING[sentence])
+    place = "own/m.yaml" if "YAML" in options else "own/step_4"
+    verb = "check" if "--write" in options else "measure"
+    code, text, _ = call(verb, place, *(word for word in options if word != "YAML"))
+    assert code == 1
+    assert sentence in text
+    assert len(text) < 400
+
+
+def test_the_halves_of_a_file_share_no_prompt_and_are_the_same_in_any_order(own):
+    file = own / "prompts.jsonl"
+    halves = {}
+    for order in (1, -1):
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join(lines[::order]))
+        for split in ("train", "test"):
+            task = ise.load_task("prompts", split, file, test_share=0.5)
+            halves[split, order] = {prompt.text for prompt in task.prompts}
+    assert halves["train", 1] | halves["test", 1] == set(PROMPTS)
+    assert not halves["train", 1] & halves["test", 1]
+    assert halves["train", 1] == halves["train", -1]
+
+
+def test_one_prompt_cannot_be_shared(own):
+    file = own / "one.jsonl"
+    write_prompts(file, PROMPTS[:1])
+    with pytest.raises(ValueError):
+        ise.load_task("prompts", "test", file, test_share=0.5)
