@@ -28,13 +28,13 @@ RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
 FILLERS = 1.04
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
-TUPLES = 25
+TUPLES = 0
 """Assignments of several values at once."""
-PRODUCTS = 1
+PRODUCTS = 0
 """Products with a comparison."""
 PACKED = 0
 """Strings that are lists of names."""
-SHARED = 2
+SHARED = 0
 """Public names that several modules bind, constants and aliases included."""
 UPWARD_TEXTS = 0
 """Texts that name a module of a higher floor."""

@@ -13,7 +13,7 @@ from isentrope.nouns.vectors import dot
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.update.objective import token_weights
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 VOCABULARY = 5
@@ -66,7 +66,7 @@ def test_gradient_influence_and_step_leave_the_tool_out():
     assert bool((weights[:, 1] == 0).all())
     assert float(weights[:, [0, 2]].abs().max()) == pytest.approx(1 / 50)  # 50 tokens drawn
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
-    step = optimizer_step(policy, U, optimizer, objective="dapo")
+    step = compute_step(policy, U, optimizer, objective="dapo")
     first = ise.entropy_change(policy, E, step.direction, [], order=1).first_order.value
     assert dot(ise.entropy_gradient(policy, E), step.direction) == pytest.approx(first, rel=1e-9)
     table = ise.influence(policy, E, U, step)

@@ -32,7 +32,7 @@ from isentrope.nouns.vectors import multiply
 from isentrope.oracle import ExactPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.update.step import Step, optimizer_step
+from isentrope.update.step import Step, compute_step
 from tests import cases
 from validation.origin import write_results
 
@@ -154,7 +154,7 @@ def _step(policy: Policy, U: Rollouts) -> Step:
         for p, value in zip(parameters, before, strict=True):
             p.copy_(value)
             p.grad = None
-    return optimizer_step(policy, U, optimizer, max_grad_norm=0.5)
+    return compute_step(policy, U, optimizer, max_grad_norm=0.5)
 
 
 def row(case: Case, n: int, batches: int, groups: int) -> dict[str, float]:

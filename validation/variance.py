@@ -24,7 +24,7 @@ from isentrope.policy.scoring import score
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from validation.origin import write_results
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     train, test = Addition("train"), Addition("test")
     groups = Groups(16, 8, longest)
     U, _ = update_batch(policy, train.prompts, train, groups, seed=1, batch_size=512)
-    step = optimizer_step(
+    step = compute_step(
         policy,
         U,
         args.checkpoint / "optimizer.pt",

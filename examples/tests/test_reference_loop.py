@@ -6,7 +6,7 @@ import torch
 from examples.reference_loop import reference_loop
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups, update_batch
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 
 OPTIONS = {"prompts_per_step": 3, "group_size": 4, "max_new_tokens": 3, "save_every": 2}
 
@@ -48,7 +48,7 @@ def test_a_checkpoint_replays_the_step_that_training_took(run, task):
     policy, _, checkpoints = run
     before = Policy.from_checkpoint(checkpoints / "step_2", precision="float32")
     batch, _ = update_batch(before, task.prompts, task, Groups(3, 4, 3), seed=5 * 1_000_003 + 3)
-    step = optimizer_step(
+    step = compute_step(
         before, batch, optimizer=checkpoints / "step_2", max_response_length=3, max_grad_norm=1.0
     )
     moved = {n: (p - before.theta[n]).double() for n, p in policy.theta.items()}

@@ -12,7 +12,7 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import clip_factor, optimizer_step
+from isentrope.update.step import clip_factor, compute_step
 from studies.past_updates import Momentum, half_of, past_influence, unroll
 from tests import cases
 from tests.attribution.test_influence import update_batch
@@ -88,7 +88,7 @@ def trained(name, **options):
 def run(request):
     policy, optimizer, past = trained(request.param)
     U, E = update_batch(), cases.ragged(12, seed=1)
-    step = optimizer_step(policy, U, optimizer, max_grad_norm=CLIP)
+    step = compute_step(policy, U, optimizer, max_grad_norm=CLIP)
     table = influence(
         policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3, gradients=LOOP)
     )
@@ -175,7 +175,7 @@ def test_half_of_the_signed_sum_has_the_interval_of_its_errors(run):
 @pytest.mark.parametrize("options", [{"nesterov": True}, {"dampening": 0.5}])
 def test_momentum_of_another_form_is_refused(options):
     policy, optimizer, _ = trained("sgd", **options)
-    step = optimizer_step(policy, update_batch(), optimizer)
+    step = compute_step(policy, update_batch(), optimizer)
     with pytest.raises(ValueError, match="Nesterov"):
         Momentum.of(step, load_optimizer_state(policy, optimizer))
 

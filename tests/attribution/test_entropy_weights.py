@@ -14,7 +14,7 @@ from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
 from isentrope.update.off_policy import ImportanceRatios
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, update_batch
 from tests.attribution.test_noise_scale import of_dense_gradients
@@ -38,7 +38,7 @@ def with_cotangents(U: Rollouts) -> Rollouts:
 def recorded_step(policy, U):
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
-    return optimizer_step(policy, U, optimizer, objective="recorded", max_grad_norm=0.5)
+    return compute_step(policy, U, optimizer, objective="recorded", max_grad_norm=0.5)
 
 
 @cache
@@ -193,7 +193,7 @@ def test_the_term_is_never_left_out_in_silence():
     policy, _, U, _ = setting()
     U = U.with_columns(advantages=torch.linspace(-1, 1, len(U)))
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    step = optimizer_step(policy, U, torch.optim.SGD(parameters, lr=1e-3))
+    step = compute_step(policy, U, torch.optim.SGD(parameters, lr=1e-3))
     assert any("leaves out: the step has no entropy term" in x for x in step.warnings)
     ones = torch.ones_like(U.padded("token_weights"))
     ratios = ImportanceRatios(ones, ones > 1)

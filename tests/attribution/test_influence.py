@@ -20,7 +20,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 from tests.update.directions import sequence_directions
 
@@ -60,7 +60,7 @@ def step_on(policy, U):
         for p, value in zip(parameters, before, strict=True):
             p.copy_(value)
             p.grad = None
-    return optimizer_step(policy, U, optimizer, max_grad_norm=0.5)
+    return compute_step(policy, U, optimizer, max_grad_norm=0.5)
 
 
 @cache

@@ -11,7 +11,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 VOCABULARY, PROMPT = 5, 2
@@ -159,7 +159,7 @@ def test_the_local_change_is_exact_for_a_step_on_a_table(token, advantage):
     policy, every = one_token_responses()
     drawn = every.select([token]).with_columns(advantages=torch.tensor([advantage]))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
-    step = optimizer_step(policy, drawn, optimizer, max_response_length=7)
+    step = compute_step(policy, drawn, optimizer, max_response_length=7)
     exact = state_entropy_derivative(policy, drawn, step.direction)
     all_logprobs = score(policy, every).logprobs[:, 0]
     here = score(policy, drawn)

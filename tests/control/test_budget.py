@@ -23,7 +23,7 @@ from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import IsentropeError
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.train import resume, train
 from tests.control.examples import NEGATIVE_SCALE
@@ -62,7 +62,7 @@ def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(f
         here, there = (checkpoint(folder / "held", step + k) for k in (0, 1))
         policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
         U, update = read_next_update(here)
-        plain = optimizer_step(
+        plain = compute_step(
             policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
         )
         control = read_control(here)
@@ -76,7 +76,7 @@ def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch
     here = checkpoint(folder / "held", 2)
     policy = Policy.from_checkpoint(here, precision="float64")
     U, _ = read_next_update(here)
-    plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
+    plain = compute_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
     step = with_control(ise.Checkpoint(here), policy, U, plain)
     assert "Attributions" in step.warnings[-1]
     assert set(step.components) == {"momentum", "decay", "gradient", "control"}
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
     # the correction is no part of the step that controls are compared with
     policy = Policy.from_checkpoint(here, precision="float64")
     U, update = read_next_update(here)
-    plain = optimizer_step(
+    plain = compute_step(
         policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
     )
     E = Rollouts.load(next(iter(done.measurements.values())) / "E.parquet")

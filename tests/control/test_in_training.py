@@ -21,7 +21,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.objective import sequence_weights
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 from tests.adapters import save_base_model
 from tests.control.examples import CLIP_B, INFLUENCE_CLIP, LP_REG, PASS_AT_K, STARE
@@ -115,7 +115,7 @@ def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="
         E = draw_held_out(policy, step, **OWN_E)
         plain = U.with_columns(token_weights=U.ragged(tokens.weights))
         how = {"objective": "recorded", "max_grad_norm": max_grad_norm}
-        P = optimizer_step(policy, plain, optimizer, **how).preconditioner
+        P = compute_step(policy, plain, optimizer, **how).preconditioner
         columns["influence"] = token_influence(policy, E, U, tokens.weights, P)
     tokens = Tokens(**(vars(tokens) | columns))
     return tokens, control.rewrite(tokens, control.strength)
@@ -280,7 +280,7 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     rule = controls.build(name, STRENGTH.get(name), options)
     U = made.batch.rollouts
     new = offline(policy, U, rule, seen.optimizer, 2, max_grad_norm=0.03)[1]
-    step = optimizer_step(
+    step = compute_step(
         *(policy, controlled_batch(U, new), seen.optimizer),
         objective="recorded",
         max_grad_norm=0.03,

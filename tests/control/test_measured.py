@@ -11,7 +11,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe import scoring
 from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import as_prompts
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 from tests.attribution.test_influence import update_batch
 from tests.training import runs
@@ -51,7 +51,7 @@ def stepped(policy):
 def test_influences_are_those_of_the_kernel(max_grad_norm):
     policy, U = cases.lora_policy("qwen2"), update_batch()
     optimizer = stepped(policy)
-    step = optimizer_step(policy, U, optimizer, objective="rloo", max_grad_norm=max_grad_norm)
+    step = compute_step(policy, U, optimizer, objective="rloo", max_grad_norm=max_grad_norm)
     E = cases.ragged(12, seed=1)
     expected = influence(policy, E, U, step, InfluenceOptions(groups=1))
     assert expected.entropy.tokens is not None

@@ -15,7 +15,7 @@ from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.update.objective import sequence_weights, token_weights
 from isentrope.update.off_policy import ImportanceRatios
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 
@@ -46,7 +46,7 @@ def tried(batch, strength, **options):
     policy, U, optimizer = batch
     tokens = Tokens.of(on_policy(policy, U), sequence_weights(U), step=1)
     made = Damped().rewrite(tokens, strength)
-    step = optimizer_step(
+    step = compute_step(
         policy, controlled_batch(U, made), optimizer, objective="recorded", **options
     )
     return step, touched(tokens, made)
@@ -55,7 +55,7 @@ def tried(batch, strength, **options):
 def test_strength_0_is_the_plain_step(batch):
     policy, U, optimizer = batch
     step, numbers = tried(batch, 0.0)
-    plain = optimizer_step(policy, U, optimizer)
+    plain = compute_step(policy, U, optimizer)
     for name, part in plain.direction.items():
         assert torch.allclose(step.direction[name], part, rtol=1e-10, atol=1e-14)
     assert numbers["touched"] == numbers["changed"] == 0
@@ -65,7 +65,7 @@ def test_a_trial_is_the_step_of_the_rewritten_advantages(batch):
     policy, U, optimizer = batch
     step, numbers = tried(batch, 0.5, max_grad_norm=0.01)
     halved = U.advantages.clamp(max=0) / 2 + U.advantages.clamp(min=0)
-    plain = optimizer_step(policy, U.with_columns(advantages=halved), optimizer, max_grad_norm=0.01)
+    plain = compute_step(policy, U.with_columns(advantages=halved), optimizer, max_grad_norm=0.01)
     for name, part in plain.direction.items():
         assert torch.allclose(step.direction[name], part, rtol=1e-10, atol=1e-14)
     assert numbers["touched_negative"] == 1.0
@@ -80,7 +80,7 @@ def test_a_control_sees_the_weights_of_the_step(batch, objective):
     assert torch.equal(tokens.weights, token_weights(U, objective, **options))
 
 
-WEIGHING = (sequence_weights, token_weights, optimizer_step)
+WEIGHING = (sequence_weights, token_weights, compute_step)
 
 
 @pytest.mark.parametrize("function", [*WEIGHING, ImportanceRatios.weighted])

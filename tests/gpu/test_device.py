@@ -13,7 +13,7 @@ import torch
 import isentrope as ise
 from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 pytestmark = pytest.mark.gpu
@@ -47,7 +47,7 @@ def quantities(device: str, precision: str) -> dict[str, torch.Tensor]:
     scores = ise.score(policy, E)
     # SGD: a fresh Adam divides by gradients that are nearly zero, whose float32 noise it shows.
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], 1e-2)
-    step = optimizer_step(policy, U, optimizer, max_response_length=9, max_grad_norm=0.5)
+    step = compute_step(policy, U, optimizer, max_response_length=9, max_grad_norm=0.5)
     v = step.direction
     sweep = ise.entropy_change(policy, E, v, ETAS)
     gradient = ise.entropy_gradient(policy, E)

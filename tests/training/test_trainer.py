@@ -11,7 +11,7 @@ from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.models.precision import Precision
 from isentrope.policy.language_model import Policy
 from isentrope.training import trainer as trainer_module
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision
 from tests.training import runs
 
@@ -44,7 +44,7 @@ def replayed(folder, step, objective="recorded", precision="float64", micro_batc
     U, update = read_next_update(here)
     with at_precision(policy, precision):
         options = {"max_grad_norm": update["max_grad_norm"], "micro_batch": micro_batch}
-        found = optimizer_step(policy, U, here, objective=objective, **options)
+        found = compute_step(policy, U, here, objective=objective, **options)
     assert found.matched_by == "sidecar"
     rel = 1e-5 if precision == "float64" else 1e-2
     assert found.gradient_norm == pytest.approx(update["gradient_norm"], rel=rel)
@@ -220,7 +220,7 @@ def test_without_the_entropy_weights_the_step_is_another(ran):
     U, update = read_next_update(folder)
     policy = Policy.from_checkpoint(folder, precision="float64")
     steps = [
-        optimizer_step(policy, batch, folder, objective="recorded")
+        compute_step(policy, batch, folder, objective="recorded")
         for batch in (U, U.with_columns(entropy_weights=None))
     ]
     assert steps[0].gradient_norm == pytest.approx(update["gradient_norm"], rel=1e-5)

@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW
 
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import plain_name
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 
 TRAINED = {}
 
@@ -239,7 +239,7 @@ def test_what_fsdp_gathers_is_matched_and_what_it_holds_is_refused(
     )
     torch.save(whole, tmp_path / "optimizer.pt")
     steps = [
-        optimizer_step(policy, batch(), source, max_response_length=max_length)
+        compute_step(policy, batch(), source, max_response_length=max_length)
         for source in (tmp_path / "optimizer.pt", plain)
     ]
     assert [step.matched_by for step in steps] == ["names", "identity"]

@@ -9,7 +9,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.update.objective import token_weights
 from isentrope.update.off_policy import importance_ratios
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 LENGTH = 9
@@ -78,7 +78,7 @@ def test_a_step_replays_on_the_recorded_weights():
     batch = stale_batch(policy)
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.1)
     weighted = off_policy_weights(policy, batch, length=LENGTH)
-    step = optimizer_step(policy, weighted, optimizer, objective="recorded")
+    step = compute_step(policy, weighted, optimizer, objective="recorded")
     expected = surrogate_gradient(policy, batch, (0.2, 0.2))
     assert norm(axpy(-1.0, expected, step.direction)) < 1e-12 * norm(expected)
 

@@ -7,7 +7,7 @@ import torch
 from torch.optim import SGD, AdamW
 
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 
 
 def trainable(policy):
@@ -38,7 +38,7 @@ def test_object_copy_state_dict_file_and_folder_give_the_same_step(
     of_a_copy = AdamW(trainable(copy.deepcopy(policy)))
     of_a_copy.load_state_dict(optimizer.state_dict())
     sources = [optimizer, of_a_copy, optimizer.state_dict(), saved(), str(saved().parent)]
-    steps = [optimizer_step(policy, batch(), x, max_response_length=max_length) for x in sources]
+    steps = [compute_step(policy, batch(), x, max_response_length=max_length) for x in sources]
     assert [step.matched_by for step in steps] == ["identity"] + ["order"] * 4
     for step in steps[1:]:
         assert all(torch.equal(x, steps[0].direction[n]) for n, x in step.direction.items())
@@ -159,7 +159,7 @@ def test_a_state_that_one_parameter_lacks_is_refused_where_the_batch_moves_it(
     (name,) = state.untrained
     assert name in state.warnings[0]
     with pytest.raises(ValueError, match=rf"gradient for parameter '{name}'"):
-        optimizer_step(trained[0], batch(), file, max_response_length=max_length)
+        compute_step(trained[0], batch(), file, max_response_length=max_length)
 
 
 def test_tensors_of_equal_settings_are_one_group(trained, saved):

@@ -19,7 +19,7 @@ from torch.optim import AdamW
 
 from isentrope.checks import check_adapter
 from isentrope.policy.language_model import Policy
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 
 DOCS = Path(__file__).parents[2] / "docs" / "results" / "optimizers.md"
@@ -102,7 +102,7 @@ def test_v_of_the_variant_is_a_real_step(
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimizer = train(policy, AdamW(parameters, lr=1e-3, weight_decay=0.1), steps=1)
     torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-    step = optimizer_step(policy, batch(), folder, max_response_length=max_length)
+    step = compute_step(policy, batch(), folder, max_response_length=max_length)
     assert relative_error(step.direction, replay(policy, optimizer, batch())) < BOUND
 
 

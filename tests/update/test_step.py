@@ -4,7 +4,7 @@ from torch.optim import SGD, Adam, AdamW, RMSprop
 from transformers import Trainer, TrainingArguments
 
 from isentrope.nouns.vectors import axpy
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests.update.directions import sequence_directions
 
 CASES = {
@@ -58,7 +58,7 @@ def test_direction_is_what_the_optimizer_really_does(
 ):
     policy, rollouts = tiny_policy(adaptation), batch()
     optimizer = train(policy, build(policy, case, two_groups), max_grad_norm=clip)
-    step = optimizer_step(
+    step = compute_step(
         policy, rollouts, optimizer, max_response_length=max_length, max_grad_norm=clip
     )
     expected = replay(policy, optimizer, rollouts, clip)
@@ -73,7 +73,7 @@ def test_first_step_of_a_fresh_optimizer_is_exact_and_says_so(
 ):
     policy = tiny_policy()
     optimizer = build(policy, case)
-    step = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    step = compute_step(policy, batch(), optimizer, max_response_length=max_length)
     assert relative_error(step.direction, replay(policy, optimizer, batch())) < 1e-9
     assert ("fresh" in " ".join(step.warnings)) == (case != "sgd")
 
@@ -84,7 +84,7 @@ def test_direction_is_baseline_plus_the_sum_over_sequences(
 ):
     policy, rollouts = tiny_policy(), batch()
     optimizer = train(policy, build(policy, case, two_groups=True))
-    step = optimizer_step(
+    step = compute_step(
         policy, rollouts, optimizer, max_response_length=max_length, max_grad_norm=CLIP
     )
     total = step.baseline
@@ -102,7 +102,7 @@ def test_a_hugging_face_state_in_two_groups_replays_without_names(
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", weight_decay=0.1)
     optimizer = train(policy, Trainer(policy.model, arguments).create_optimizer())
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    step = optimizer_step(policy, rollouts, tmp_path, max_response_length=max_length)
+    step = compute_step(policy, rollouts, tmp_path, max_response_length=max_length)
     assert step.matched_by == "order"
     assert relative_error(step.direction, replay(policy, optimizer, rollouts)) < 1e-9
 
@@ -112,7 +112,7 @@ def test_nothing_moves_while_the_direction_is_computed(tiny_policy, batch, train
     optimizer = train(policy, build(policy, "adamw"))
     theta = {name: x.clone() for name, x in policy.theta.items()}
     moments = [x["exp_avg"].clone() for x in optimizer.state.values()]
-    optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    compute_step(policy, batch(), optimizer, max_response_length=max_length)
     assert all(torch.equal(x, theta[name]) for name, x in policy.theta.items())
     now = [x["exp_avg"] for x in optimizer.state.values()]
     assert all(torch.equal(a, b) for a, b in zip(now, moments, strict=True))
@@ -121,9 +121,9 @@ def test_nothing_moves_while_the_direction_is_computed(tiny_policy, batch, train
 def test_equal_rates_of_zero_leave_a_direction(tiny_policy, batch, train, max_length):
     policy = tiny_policy()
     optimizer = train(policy, build(policy, "adamw"))
-    before = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    before = compute_step(policy, batch(), optimizer, max_response_length=max_length)
     optimizer.param_groups[0]["lr"] = 0.0
-    after = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    after = compute_step(policy, batch(), optimizer, max_response_length=max_length)
     assert after.learning_rate == 0
     assert all(torch.equal(x, after.direction[name]) for name, x in before.direction.items())
 
@@ -132,7 +132,7 @@ def test_zero_advantages_leave_the_baseline_and_a_warning(tiny_policy, batch, tr
     policy = tiny_policy()
     rollouts = batch().with_columns(advantages=torch.zeros(6))
     optimizer = train(policy, build(policy, "adamw"))
-    step = optimizer_step(policy, rollouts, optimizer, max_response_length=max_length)
+    step = compute_step(policy, rollouts, optimizer, max_response_length=max_length)
     assert all(torch.equal(x, step.baseline[name]) for name, x in step.direction.items())
     assert "advantages are zero" in step.warnings[0]
 
@@ -153,12 +153,12 @@ def test_bad_arguments_are_refused_in_a_sentence(
     rollouts = batch().with_columns(**change)
     options = {"max_response_length": max_length} | options
     with pytest.raises(ValueError, match=words):
-        optimizer_step(policy, rollouts, build(policy, "sgd"), **options)
+        compute_step(policy, rollouts, build(policy, "sgd"), **options)
 
 
 def test_a_step_refuses_another_batch(tiny_policy, batch, max_length):
     policy = tiny_policy()
-    step = optimizer_step(policy, batch(), build(policy, "sgd"), max_response_length=max_length)
+    step = compute_step(policy, batch(), build(policy, "sgd"), max_response_length=max_length)
     with pytest.raises(ValueError, match=r"another batch.* 6 sequences.* 4"):
         step.require_batch(batch(n=4))
 
@@ -168,4 +168,4 @@ def test_a_step_that_is_not_finite_is_refused(tiny_policy, batch, train, max_len
     optimizer = train(policy, build(policy, "adamw"))
     next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(float("nan"))
     with pytest.raises(ValueError, match=r"lora_A.* is not finite"):
-        optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+        compute_step(policy, batch(), optimizer, max_response_length=max_length)

@@ -8,7 +8,7 @@ from torch import optim
 
 from isentrope.checks import check_optimizer
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 
 DOCS = Path(__file__).parents[2] / "docs" / "results" / "optimizers.md"
 BOUND = 1e-6
@@ -62,7 +62,7 @@ def test_v_is_the_step_that_the_optimizer_takes(
     optimizer = SUPPORTED[name]([p for p in policy.model.parameters() if p.requires_grad])
     train(policy, optimizer, steps=2)
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    step = optimizer_step(policy, batch(), tmp_path, max_response_length=max_length)
+    step = compute_step(policy, batch(), tmp_path, max_response_length=max_length)
     assert relative_error(step.direction, replay(policy, optimizer, batch())) < BOUND
 
 

@@ -16,7 +16,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.prompts import name_prompts
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs import batches
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -44,7 +44,7 @@ def run(tiny, tmp_path):
 def by_hand(tiny, folder):
     policy = Policy.from_checkpoint(tiny / "step_4")
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
-    return policy, E, U, optimizer_step(policy, U, tiny / "step_4", max_response_length=3)
+    return policy, E, U, compute_step(policy, U, tiny / "step_4", max_response_length=3)
 
 
 def test_influence_writes_what_the_library_computes(run, tiny):

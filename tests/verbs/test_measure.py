@@ -16,7 +16,7 @@ from isentrope.estimators.reward_change import reward_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.step_budget import budget_of_step
 from tests.tiny_checkpoint import PROMPTS, settings
@@ -58,7 +58,7 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(once, tiny):
     folder, results = written(once(*SAVED))
     policy = Policy.from_checkpoint(tiny / "step_4")
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
-    step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+    step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
     change = entropy_change(policy, E, step.direction, [1e-3])
     for row, point in zip(results["sweep"], change.points, strict=True):
         assert row["delta_h"] == pytest.approx(point.change.value, rel=1e-9)
@@ -73,7 +73,7 @@ def test_the_change_of_reward_is_that_of_the_library_called_by_hand(once, tiny):
     folder, results = written(once(*SAVED))
     policy = Policy.from_checkpoint(tiny / "step_4")
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
-    step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+    step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
     # the task of the tiny checkpoint: 1 where the answer is the reference
     answers = zip(E.response_texts, E.references, strict=True)
     rewards = torch.tensor([float(text.strip() == right) for text, right in answers])

@@ -18,7 +18,7 @@ from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import rounded_step
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings
@@ -101,7 +101,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     (where,), (said,) = run.measurements.values(), run.results
     policy = Policy.from_checkpoint(short)
     E, U = (Rollouts.load(where / f"{name}.parquet") for name in "EU")
-    step = optimizer_step(policy, U, short, max_response_length=3, max_grad_norm=1.0)
+    step = compute_step(policy, U, short, max_response_length=3, max_grad_norm=1.0)
     assert any("moments are of 16 bits" in w for w in step.warnings)
     state = load_optimizer_state(policy, short)
     types = short_types(policy, state.types, {})

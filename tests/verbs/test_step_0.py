@@ -13,7 +13,7 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.check import check
 from isentrope.verbs.train import branch, resume, train
 from tests.training import runs
@@ -81,7 +81,7 @@ def test_the_first_step_is_rebuilt_from_what_was_saved_before_it(run):
     U, update = read_next_update(at(run))
     policy = Policy.from_checkpoint(at(run), precision="float64")
     clip = update["max_grad_norm"]
-    step = optimizer_step(policy, U, at(run), objective="recorded", max_grad_norm=clip)
+    step = compute_step(policy, U, at(run), objective="recorded", max_grad_norm=clip)
     assert not any(x.any() for x in step.components["momentum"].values())
     assert any("first step" in sentence for sentence in step.warnings)
     eta = update["learning_rate"]

@@ -10,7 +10,7 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.scoring import score
 from isentrope.probe.options import setting
-from isentrope.update.step import optimizer_step as computed
+from isentrope.update.step import compute_step as computed
 from tests.tiny_checkpoint import PROMPTS
 from tests.verbs.test_as_trained import refused, with_arguments
 

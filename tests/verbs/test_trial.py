@@ -23,7 +23,7 @@ from isentrope.results.answers.trial import PRICES, by_price
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.trial import on_frontier
 from isentrope.verbs.trial_steps import largest_strength
@@ -91,7 +91,7 @@ def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
     E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
     E = E.with_columns(rewards=torch.zeros(len(E)))
     factor = torch.where(U.advantages < 0, 1 + entry["strength"], 1.0)
-    step = optimizer_step(
+    step = compute_step(
         policy,
         U.with_columns(advantages=U.advantages * factor),
         tiny / "step_4",
@@ -116,7 +116,7 @@ def test_reward_moves_as_the_weighted_responses_say(run, tiny):
     task = config.batch_config.load_task("prompts", "test", config.batch_config.dataset_path)
     rewards = [task.reward(*x) for x in zip(E.response_texts, E.references, strict=True)]
     E = E.with_columns(rewards=torch.tensor(rewards))
-    step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+    step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
     _, reward = moved(policy, E, step.direction, results["eta"])
     assert results["vanilla"]["step"]["delta_j"]["value"] == pytest.approx(reward, rel=1e-6)
 
@@ -177,12 +177,12 @@ def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
     E = E.with_columns(rewards=torch.zeros(len(E)))
     state = torch.load(tiny / "step_4" / "optimizer.pt", weights_only=True)
     rule = {"max_response_length": 3, "max_grad_norm": 1.0}
-    plain = optimizer_step(policy, U, tiny / "step_4", **rule).direction
+    plain = compute_step(policy, U, tiny / "step_4", **rule).direction
     for group in state["param_groups"]:
         group["betas"] = (0.0, group["betas"][1])
     names = json.loads((tiny / "step_4" / "parameter_names.json").read_text())
     state = load_optimizer_state(policy, state, names=names)
-    no_momentum = optimizer_step(policy, U, state, **rule).direction
+    no_momentum = compute_step(policy, U, state, **rule).direction
     for name, v in (("shrunk_step", axpy(-0.5, plain, plain)), ("no_momentum", no_momentum)):
         (entry,) = [x for x in results["all"].values() if x["control"] == name]
         h, _ = moved(policy, E, v, results["eta"])

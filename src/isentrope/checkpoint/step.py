@@ -36,7 +36,7 @@ from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import MAX_ROUNDING, RoundedStep, rounded_step
-from isentrope.update.step import Step, optimizer_step
+from isentrope.update.step import Step, compute_step
 
 OTHER_GROUPS = "THE PARAM GROUPS ARE NOT THOSE OF TRAINING"
 """Begins the note on param groups that differ from those that training recorded."""
@@ -192,7 +192,7 @@ def step_on_batch(
         U = ratios.weighted(U, objective, **weighting)
         objective = RECORDED
         clipped = ratios.warnings
-    step = optimizer_step(
+    step = compute_step(
         policy,
         U,
         optimizer,

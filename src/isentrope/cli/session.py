@@ -140,7 +140,8 @@ def _failed(verb: type[Command], error: BaseException) -> int:
         words = " ".join(str(error).split())
         _print_error(f"{verb.name} could not read or write ({words}): {advice(number)}.")
         return 1
-    kind, words = type(error).__name__, " ".join(str(error).split())[:300]
+    kind = type(error).__name__
+    words = " ".join(str(error).split())[:300]
     where = "above" if shown else _kept(trace)
     _print_error(
         f"{verb.name} failed by {kind}{': ' if words else ''}{words}. This is a fault of "

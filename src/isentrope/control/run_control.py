@@ -30,7 +30,7 @@ from isentrope.system.processes import world_size
 from isentrope.system.saved_fields import SavedFields
 from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 
 # columns added to TRL's inputs
 ENTROPY_WEIGHTS = "entropy_weights"
@@ -138,7 +138,7 @@ class RunControl(SavedFields):
                 c = tokens.weights
                 self.held_out_tokens = int(E.lengths.sum())
                 plain = rollouts.with_columns(token_weights=rollouts.ragged(c))
-                plain_step = optimizer_step(
+                plain_step = compute_step(
                     shared,
                     plain,
                     optimizer,

@@ -72,7 +72,8 @@ def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
     config = config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    keys = 2 * config.num_hidden_layers * groups
     return sequences * keys * width * length * size
 
 

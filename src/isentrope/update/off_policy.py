@@ -7,7 +7,7 @@
 A token is clipped, and has no gradient, where A > 0 and r > 1 + hi, or A < 0 and r < 1 − lo. A
 ratio beyond the other bound is let through: there the clip does not act. "cispo" clips no token
 and caps the ratio by hi alone (not by 1 + hi): c_ik = w_i A_i min(r_ik, hi). The weights are
-written to `Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the
+written to `Rollouts.token_weights`, so that `compute_step(..., objective="recorded")` replays the
 step. At r = 1 they are those of the first update on a fresh batch.
 
 "sapo", "luspo" and "vespo" are other functions of the ratio, and "sft" has none: they are refused.

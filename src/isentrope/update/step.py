@@ -125,7 +125,7 @@ class Step:
             )
 
 
-def optimizer_step(
+def compute_step(
     policy: Policy,
     rollouts: Rollouts,
     optimizer: OptimizerLike | OptimizerState,

@@ -46,7 +46,9 @@ def find_audit(ready: Prepared) -> AuditResult:
 
 def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
     """The audit of an influence, by token and by sequence."""
-    U, scores, measured = table.U, table.scores, table.entropy.tokens
+    U = table.U
+    scores = table.scores
+    measured = table.entropy.tokens
     assert scores is not None
     assert measured is not None
     assert U.advantages is not None

@@ -46,7 +46,8 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], list[
         all files of it or none, removes logs beyond `max_files`, and returns the files; nothing
         where logging is off.
     """
-    ready, logging = measured.ready, measured.ready.config.detailed_logging
+    ready = measured.ready
+    logging = ready.config.detailed_logging
     if not logging.enabled:
         return lambda *_: []
     zipped = "gzip" if logging.compress else None

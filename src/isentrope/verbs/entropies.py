@@ -60,8 +60,10 @@ class _Found:
 
 def find_entropies(ready: Prepared) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
-    E, U = _on(ready, ready.E, weighted=True), _on(ready, ready.U, weighted=False)
-    exact, confidence = E.values[EXACT], ready.estimator.confidence
+    E = _on(ready, ready.E, weighted=True)
+    U = _on(ready, ready.U, weighted=False)
+    exact = E.values[EXACT]
+    confidence = ready.estimator.confidence
     logged, source, of_U = _logged(ready)
     rows: list[EntropyRecord] = []
     for batch, found in {"E": E, "U": U}.items():
@@ -95,7 +97,8 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
 def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
     scored = score_batch(ready.policy, batch, EstimatorOptions("per_token", "sequence"))
-    n, arguments = len(batch), ready.checkpoint.argument_fields
+    n = len(batch)
+    arguments = ready.checkpoint.argument_fields
     section = ready.config.entropies
     size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
     mask = scored.functional.tokens
@@ -125,15 +128,24 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
     """Entropies (n, t) at temperature 1, of a truncated sampler, and in bfloat16."""
-    policy, section = ready.policy, ready.config.entropies
-    arguments, temperature = ready.checkpoint.argument_fields, ready.policy.temperature
-    if temperature != 1:
+    policy = ready.policy
+    section = ready.config.entropies
+    arguments = ready.checkpoint.argument_fields
+    if policy.temperature != 1:
         with at_temperature(policy, 1.0):
             yield "temperature_1", score(policy, batch).entropies
     if section.top_k or section.top_p < 1:
-        filters = section.top_k, section.top_p
-        H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)
-        yield "truncated", H
+        yield (
+            "truncated",
+            truncated_entropies(
+                policy.scorer,
+                batch,
+                policy.precision,
+                policy.temperature,
+                section.top_k,
+                section.top_p,
+            ),
+        )
     short = section.bfloat16
     if short or (short is None and (arguments.get("bf16") or arguments.get("fp16"))):
         with at_precision(policy, "bfloat16"):

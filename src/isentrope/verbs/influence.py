@@ -35,7 +35,8 @@ from isentrope.verbs.prepare import Prepared
 
 def find_influence(ready: Prepared) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
-    section, E = ready.analysis, _measured_on(ready)
+    section = ready.analysis
+    E = _measured_on(ready)
     table = influence_of(ready, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": table.to_frame()}
     if section.tokens:
@@ -100,7 +101,8 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     """Classes of tokens, where they were attributed, and of sequences; none where none acts."""
     if not bool(table.acting.any()):
         return {}
-    section, confidence = ready.analysis, ready.estimator.confidence
+    section = ready.analysis
+    confidence = ready.estimator.confidence
     classes = {"sequences": sequence_classes(table, confidence=confidence)}
     if groups := table.U.prompt_groups:
         classes[BY_GROUP] = group_classes(table, groups, confidence=confidence)
@@ -113,11 +115,17 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
 
 def fresh_responses(ready: Prepared) -> Rollouts:
     """Fresh responses to each of U's prompts, once however often U drew it."""
-    sampler, count = ready.sampler, ready.analysis.share_responses
+    sampler = ready.sampler
     distinct = dict.fromkeys(tuple(ids.tolist()) for ids in ready.U.prompt_ids)
     prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
     generator = torch.Generator().manual_seed(sampler.data.seeds["resample"])
-    return sampler.respond(prompts, count, generator, "fresh responses", sampler.longest(ready.U))
+    return sampler.respond(
+        prompts,
+        ready.analysis.share_responses,
+        generator,
+        "fresh responses",
+        sampler.longest(ready.U),
+    )
 
 
 def prompt_shares(ready: Prepared) -> SharesRecord:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 from safetensors.torch import save_file
+from torch import Tensor
 
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.truncation import truncation_table
@@ -37,7 +38,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
     section = ready.config.fisher_kernel
     if "FU" in section.blocks and not ready.analysis.share_responses:
         raise ValueError(_NO_FRESH)
-    x, second, K2 = weights_of_update(ready), None, None
+    x = weights_of_update(ready)
     if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
     blocks: dict[str, Block] = {}
@@ -51,10 +52,13 @@ def find_kernel(ready: Prepared) -> KernelResult:
             for of, table in block.tables.items():
                 tables.setdefault(of, []).append(table.assign(block=name))
     joined = {of: pd.concat(parts) for of, parts in tables.items()}
+    second: SecondOrder | None = None
+    K2: Tensor | None = None
     if x is not None and section.second_order:
-        policy, E, U = ready.policy, ready.E, ready.U
-        K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
-        sgd = weighted_gradient(policy, U, ready.step.token_weights)
+        policy = ready.policy
+        E = ready.E
+        K2 = second_order_kernel(policy, E, ready.U, gradients=ready.gradients)
+        sgd = weighted_gradient(policy, ready.U, ready.step.token_weights)
         nested = second_order_change(policy, E, sgd, confidence=ready.estimator.confidence)
         second = SecondOrder(float(x @ K2 @ x / 2), nested)
     truncated = blocks["UU"].truncations() if "UU" in blocks else None

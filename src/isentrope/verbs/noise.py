@@ -25,12 +25,13 @@ from isentrope.verbs.prepare import Prepared
 
 def find_noise(ready: Prepared) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
-    policy, U, step = ready.policy, ready.U, ready.step
+    U = ready.U
+    step = ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, Any] = {}  # estimates by their names, by field of the result
     for name, P in {"gradient": None, "preconditioned": step.preconditioner}.items():
         scale = noise_scale(
-            policy,
+            ready.policy,
             U,
             preconditioner=P,
             token_weights=step.token_weights,

@@ -8,7 +8,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts
 
-QUESTIONS = [
+PLAIN_QUESTIONS = [
     f"{question} {subject}?"
     for question in ("What is", "Who made", "How would you explain", "Why do people need")
     for subject in (
@@ -59,12 +59,12 @@ def _list_questions(policy: Policy) -> Sequence[PromptLike]:
     tokenizer = policy.tokenizer
     if tokenizer is None:
         return []
-    (ids,) = encode_texts(policy, QUESTIONS[:1], ["The first question"])
-    if tokenizer.decode(ids) != QUESTIONS[0]:
+    (ids,) = encode_texts(policy, PLAIN_QUESTIONS[:1], ["The first question"])
+    if tokenizer.decode(ids) != PLAIN_QUESTIONS[0]:
         return []
     if not getattr(tokenizer, "chat_template", None):
-        return QUESTIONS
-    return [[{"role": "user", "content": question}] for question in QUESTIONS]
+        return PLAIN_QUESTIONS
+    return [[{"role": "user", "content": question}] for question in PLAIN_QUESTIONS]
 
 
 def _draw_ids(policy: Policy, length: int) -> Sequence[PromptLike]:
@@ -73,5 +73,5 @@ def _draw_ids(policy: Policy, length: int) -> Sequence[PromptLike]:
     special = {policy.eos_token_id, policy.pad_token_id, *named}
     plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
     generator = torch.Generator().manual_seed(0)
-    places = torch.randint(len(plain), (len(QUESTIONS), length), generator=generator)
+    places = torch.randint(len(plain), (len(PLAIN_QUESTIONS), length), generator=generator)
     return plain[places].tolist()

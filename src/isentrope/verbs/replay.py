@@ -34,7 +34,7 @@ from isentrope.run.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.system.processes import join_processes
 from isentrope.system.progress import progress
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision
 
 SAME_STEP = "the recorded step is the one taken"
@@ -103,7 +103,7 @@ def _replay_one(
     moved = after.load(where, sampling)
     policy.share_work()
     with at_precision(policy, precision):
-        step = optimizer_step(
+        step = compute_step(
             policy,
             U,
             checkpoint.optimizer,

@@ -53,7 +53,8 @@ def find_trial(ready: Prepared) -> TrialResult:
     _add(paired, VANILLA, Trial(steps.plain.direction, steps.plain.components["gradient"], {}))
     with progress().bar("trying controls") as report:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
-        against, masks = dict[str, dict[str, Sequence[str]]](), dict[str, tuple[float, int]]()
+        against: dict[str, dict[str, Sequence[str]]] = {}
+        masks: dict[str, tuple[float, int]] = {}
         for one in attempts:  # with vanilla, and with random masks of as many tokens
             against[one.name] = {"gained_": [VANILLA]}
             share = one.did.get("touched", 0.0)

@@ -33,7 +33,7 @@ from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import follow_rule, optimizer_step
+from isentrope.update.step import compute_step, follow_rule
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
@@ -198,7 +198,7 @@ class TrialSteps:
         """The step on a rewritten batch."""
         ready = self._ready
         with at_precision(ready.policy, ready.config.precision.updating):
-            step = optimizer_step(
+            step = compute_step(
                 ready.policy,
                 controlled_batch(ready.U, rewritten),
                 ready.checkpoint.optimizer,

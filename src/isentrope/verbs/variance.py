@@ -26,15 +26,19 @@ from isentrope.verbs.prepare import Prepared
 
 def find_variance(ready: Prepared) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
-    policy, E, eta, v, clock = ready.policy, ready.E, ready.rate, ready.step.direction, ready.clock
+    policy = ready.policy
+    E = ready.E
+    eta = ready.rate
+    v = ready.step.direction
+    clock = ready.clock
     functional = ready.estimator.functional
     relative_error = ready.analysis.wanted_error
     with clock.stage("derivatives"):
         sample = score_batch(policy, E, EstimatorOptions(functional), direction=v, order=1)
     f = sample.functional
     with clock.stage("moved"):
-        found = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
-    if found is None:
+        moved = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
+    if moved is None:
         raise NotFiniteError(
             f"The scores at θ + ηv are not finite for η = {eta:g}: set a smaller "
             "estimator.single_eta."
@@ -53,7 +57,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
     }
     confidence = ready.estimator.confidence
     study = variance_study(
-        samples, eta, *found, relative_error=relative_error, confidence=confidence
+        samples, eta, *moved, relative_error=relative_error, confidence=confidence
     )
     stages = ("batches", "derivatives", "moved", "control_variate")
     return VarianceResult(

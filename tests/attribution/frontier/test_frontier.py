@@ -14,7 +14,7 @@ from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import zeros
 from isentrope.oracle.plain import gradients
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests import cases
 from tests.estimators.test_paired import batch, rewards_of
 
@@ -54,7 +54,7 @@ def step_of(exact, size, seed=1):
         for p, value in zip(parameters, before, strict=True):
             p.copy_(value)
             p.grad = None
-    return U, optimizer_step(policy, U, optimizer, max_response_length=LENGTH)
+    return U, compute_step(policy, U, optimizer, max_response_length=LENGTH)
 
 
 def found(exact, step, prompts, functional="per_token", **options):

@@ -9,7 +9,7 @@ from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.options import ProbeOptions
-from isentrope.update.step import optimizer_step
+from isentrope.update.step import compute_step
 from tests.probe import following
 from tests.training import runs
 
@@ -28,7 +28,7 @@ def replay_error(folder, step):
     policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
     U, update = read_next_update(here)
     policy.temperature = update["temperature"]
-    found = optimizer_step(
+    found = compute_step(
         policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
     )
     assert found.matched_by == "sidecar"

@@ -117,7 +117,8 @@ class Classes:
     @property
     def earlier(self) -> float:
         """The part of δH₁ that momentum and decay are; NaN where it has another sign."""
-        a, b = self.baseline.value, self.gradient.value
+        a = self.baseline.value
+        b = self.gradient.value
         return a / (a + b) if a * b > 0 else math.nan
 
 
@@ -142,11 +143,15 @@ def token_classes(
     Raises:
         ValueError: If tokens were not attributed, or none acts.
     """
-    scores, acting = influence.scores, _acting(influence)
+    acting = _acting(influence)
+    scores = influence.scores
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-    s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
-    unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
+    s = scores.logprobs[acting]
+    H = scores.entropies[acting]
+    c = influence.coefficients[acting]
+    unlikely = lowest(s, share)
+    high = lowest(-H, HIGH_ENTROPY)
     entropies = np.where(high, "high entropy", "low entropy")
     names = _joined(np.where(unlikely, "unlikely", "likely"), _signs(c), entropies)
     thresholds = {"s of unlikely": float(s[unlikely].max())}
@@ -224,7 +229,8 @@ class _Sums:
     """Sums over the acting tokens (n, t), or sequences (n,), with weights."""
 
     def __init__(self, influence: Influence, acting: Tensor, confidence: float) -> None:
-        of_tokens, self._confidence = acting.ndim == 2, confidence
+        self._confidence = confidence
+        of_tokens = acting.ndim == 2
         sizes = influence.coefficients[acting].abs()
         self.sizes = (sizes if of_tokens else sizes.sum(1)).double()  # (m,)
         self._of: dict[str, tuple[GradientGroups, Tensor]] = {}  # (G, m) each
@@ -262,9 +268,12 @@ class _Sums:
         """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
         groups, table = self._of[functional]
         by_group = table if among is None else among * table
-        part, whole = by_group @ w, by_group.sum(1)
+        part = by_group @ w
+        whole = by_group.sum(1)
         change = groups.estimate(part, self._confidence)
-        a, b, G = float(part.sum()), float(whole.sum()), len(part)
+        a = float(part.sum())
+        b = float(whole.sum())
+        G = len(part)
         value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
         rest = part - value * whole
         se = float(groups.standard_error(rest)) / (abs(b) or math.nan)
@@ -284,8 +293,10 @@ class _Sums:
 
 def _criterion(sums: _Sums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
     """The tokens of most negative predicted change, at least one; ties by equal parts."""
-    n, falls = len(change), sums.falls
-    k, total = float(max(1, round(q * n))), float(falls.sum())
+    n = len(change)
+    k = float(max(1, round(q * n)))
+    falls = sums.falls
+    total = float(falls.sum())
     spread = math.nan  # of the share over random choices
     if n > 1 and total:
         spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
