@@ -11,11 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "isentrope"
 
-SHARED_NAMES = {
-    "optimizer_step": "with the settings of training, for users; of a gradient and a state",
-}
-"""Functions and classes that two modules define, and what each is."""
-
 LONG_FILES: set[str] = set()
 """Files of more than `MAX_LINES` lines."""
 
@@ -46,31 +41,6 @@ def modules(root):
     """Dotted name below `root` → what the module says."""
     for path in sorted(root.rglob("*.py")):
         yield ".".join(path.relative_to(root).with_suffix("").parts), ast.parse(path.read_text())
-
-
-def shared_names(root):
-    """Public functions and classes that several modules define. Constants are read in theirs."""
-    defined = Counter(
-        node.name
-        for _, tree in modules(root)
-        for node in tree.body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
-    )
-    return {name for name, times in defined.items() if times > 1}
-
-
-def test_a_public_name_has_one_meaning():
-    found = shared_names(SOURCES)
-    assert found - set(SHARED_NAMES) == set(), "give one of the two another name"
-    assert set(SHARED_NAMES) - found == set(), "exceptions that are needed no more"
-
-
-def test_a_name_in_two_modules_is_found(tmp_path):
-    (tmp_path / "a.py").write_text("def f(): ...\ndef _g(): ...\ndef h(): ...\nX = 1")
-    (tmp_path / "b.py").write_text(
-        "class f: ...\ndef _g(): ...\nclass A:\n  def h(self): ...\nX = 2"
-    )
-    assert shared_names(tmp_path) == {"f"}
 
 
 def bound_twice(tree):

@@ -36,6 +36,8 @@ Parts = tuple[tuple[str, str], ...]
 WITH_INTERVAL: Parts = tuple(ESTIMATE_COLUMNS.items())
 WITH_ERROR: Parts = WITH_INTERVAL[:2]
 WITH_PROMPTS: Parts = (*WITH_INTERVAL, ("n", "_prompts"))
+WITH_WARNINGS: Parts = (*WITH_PROMPTS, ("warnings", "_warnings"))
+AFTER_UNIT: Parts = (("unit", "_unit"), *WITH_INTERVAL)
 
 
 @dataclass(frozen=True)

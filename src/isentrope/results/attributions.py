@@ -11,6 +11,7 @@ from isentrope.attribution.fisher.pair_classes import PairClass
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.structure import Relation
 from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.nouns.columns import AFTER_UNIT, Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.names_of_notes import AlsoAs
@@ -193,7 +194,7 @@ class SecondOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyRecord:
-    """One definition of entropy on one batch.
+    """One definition of entropy on one batch, and a row of entropies.parquet.
 
     Attributes:
         batch: "E" or "U".
@@ -204,10 +205,10 @@ class EntropyRecord:
         agrees: Whether the logged value is this one within errors; None where none is known.
     """
 
-    batch: str
-    definition: str
-    value: Estimate
-    difference: Absent[Estimate] = None
+    batch: Annotated[str, Column()]
+    definition: Annotated[str, Column()]
+    value: Annotated[Estimate, Column(key="", parts=AFTER_UNIT)]
+    difference: Annotated[Absent[Estimate], Column()] = None
     agrees: Absent[bool] = None
 
     @property

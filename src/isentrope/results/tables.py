@@ -6,14 +6,15 @@ Where a field has a default, files of earlier versions may lack its columns.
 from dataclasses import dataclass
 from typing import Annotated
 
+from isentrope.attribution.proxies.audit_table import AuditRow
 from isentrope.nouns.columns import WITH_ERROR, WITH_INTERVAL, WITH_PROMPTS, Column, Parts
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.results.attributions import EntropyRecord
 from isentrope.results.sweep import SweepLine
 
 PLAIN = Column()
 WITH_UNIT: Parts = (*WITH_INTERVAL, ("n", "_n"), ("unit", "_unit"))
-WITH_WARNINGS: Parts = (*WITH_PROMPTS, ("warnings", "_warnings"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,46 +190,6 @@ class VarianceRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditRow:
-    """Agreement of a proxy with the measured influence.
-
-    Attributes:
-        proxy: Its name.
-        statistic: What is compared.
-        top: The share of items that an overlap is of; NaN elsewhere.
-        items: Their number.
-        estimate: The agreement.
-        unit: Whether items are "tokens" or "sequences".
-    """
-
-    proxy: Annotated[str, PLAIN]
-    statistic: Annotated[str, PLAIN]
-    top: Annotated[float, PLAIN]
-    items: Annotated[int, PLAIN]
-    estimate: Annotated[Estimate, Column(key="", parts=WITH_WARNINGS)]
-    unit: Annotated[str, Column(key="of")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EntropyRow:
-    """One definition of entropy on one batch.
-
-    Attributes:
-        batch: "E" or "U".
-        definition: Its name.
-        unit: Unit of its value.
-        estimate: Its value.
-        difference: The value less the exact one, where both have one unit.
-    """
-
-    batch: Annotated[str, PLAIN]
-    definition: Annotated[str, PLAIN]
-    unit: Annotated[str, PLAIN]
-    estimate: Annotated[Estimate, Column(key="")]
-    difference: Annotated[Estimate | None, PLAIN]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialRow:
     """What a control at a strength changes in a part of the step.
 
@@ -242,9 +203,9 @@ class TrialRow:
         delta_j: ΔJ, where rewards are known.
         gained_delta_h: ΔH less that of no control.
         gained_delta_j: ΔJ less that of no control.
+        price: What the entropy gained costs, against a lower rate.
         over_random_delta_h: ΔH less that of random masks of as many tokens.
         over_random_delta_j: ΔJ less that of those masks.
-        price: What the entropy gained costs, against a lower rate.
         did: What the control says that it did to the batch, by the names that it gives.
         frontier: Whether no other control gains more of both.
     """
@@ -258,9 +219,9 @@ class TrialRow:
     delta_j: Annotated[Absent[Estimate], PLAIN] = None
     gained_delta_h: Annotated[Estimate, PLAIN]
     gained_delta_j: Annotated[Absent[Estimate], PLAIN] = None
+    price: Annotated[Absent[Estimate], PLAIN] = None
     over_random_delta_h: Annotated[Absent[Estimate], PLAIN] = None
     over_random_delta_j: Annotated[Absent[Estimate], PLAIN] = None
-    price: Annotated[Absent[Estimate], PLAIN] = None
     did: Annotated[dict[str, float], PLAIN]
     frontier: Annotated[bool, PLAIN]
 
@@ -277,6 +238,6 @@ ROWS: dict[str, type] = {
     "variance": VarianceRow,
     "audit": AuditRow,
     "trial": TrialRow,
-    "entropies": EntropyRow,
+    "entropies": EntropyRecord,
 }
 """By the name of the file, without suffix."""

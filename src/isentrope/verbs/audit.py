@@ -4,8 +4,6 @@ results.json    by token and by sequence: every statistic of every proxy, with i
 audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 """
 
-import pandas as pd
-
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit
 from isentrope.attribution.proxies.proxies import (
@@ -13,6 +11,7 @@ from isentrope.attribution.proxies.proxies import (
     sequence_proxies,
     token_proxies,
 )
+from isentrope.nouns.tables import frame
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
 from isentrope.verbs.influence import classes_of, influence_of
@@ -20,7 +19,7 @@ from isentrope.verbs.prepare import Prepared
 
 
 def find_audit(ready: Prepared) -> AuditResult:
-    """Measure the influence of every token, and hold the proxies against it.
+    """Measure the influence of every token, and compare the proxies with it.
 
     Returns:
         The audit of tokens and of sequences.
@@ -32,15 +31,17 @@ def find_audit(ready: Prepared) -> AuditResult:
         raise ValueError("U has no advantages, and the proxies are made of them.")
     table = influence_of(ready, tokens=True, reward=False)
     audits = audits_of(ready, table)
-    joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
-    records = {of: ProxyRecord(a.n_items, dict(a.statistics)) for of, a in audits.items()}
+    rows = [row for unit, audited in audits.items() for row in audited.rows(unit)]
+    tokens = audits["tokens"]
+    sequences = audits["sequences"]
     return AuditResult(
         **vars(ready.header),
         off_policy=ready.estimator.off_policy,
         reliability=dict(table.reliability),
-        **records,
+        tokens=ProxyRecord(tokens.n_items, dict(tokens.statistics)),
+        sequences=ProxyRecord(sequences.n_items, dict(sequences.statistics)),
         classes=classes_of(ready, table),
-        tables={"audit": joined},
+        tables={"audit": frame(rows)},
     )
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -34,6 +33,7 @@ from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.tables import frame
 from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
@@ -49,7 +49,7 @@ ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Defined:
     """Definitions on a batch, their differences to the exact one on it, and what they rest on."""
 
     values: dict[str, Estimate]
@@ -66,35 +66,30 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
     confidence = ready.estimator.confidence
     logged, source, of_U = _logged(ready)
     rows: list[EntropyRecord] = []
-    for batch, found in {"E": E, "U": U}.items():
-        for name, value in found.values.items():
+    for batch, defined in {"E": E, "U": U}.items():
+        for name, value in defined.values.items():
             difference = agrees = None
             if value.unit == exact.unit:
-                difference = E.differences[name] if found is E else _apart(value, exact, confidence)
-            if logged is not None and (found is U or not of_U):
+                on_E = defined is E
+                difference = E.differences[name] if on_E else _apart(value, exact, confidence)
+            if logged is not None and (defined is U or not of_U):
                 agrees = abs(value.value - logged) <= _bound(logged, value, U, of_U, confidence)
             rows.append(
                 EntropyRecord(
                     batch=batch, definition=name, value=value, difference=difference, agrees=agrees
                 )
             )
-    table = [
-        {"batch": row.batch, "definition": row.definition, "unit": row.value.unit}
-        | row.value.columns()
-        | (row.difference.columns("difference") if row.difference else {})
-        for row in rows
-    ]
     return EntropiesResult(
         **vars(ready.header),
         logged=logged,
         logged_from=source,
         rows=tuple(rows),
         warnings=E.warnings,
-        tables={"entropies": pd.DataFrame(table)},
+        tables={"entropies": frame(rows)},
     )
 
 
-def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
+def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Defined:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
     scored = score_batch(ready.policy, batch, EstimatorOptions("per_token", "sequence"))
     n = len(batch)
@@ -102,28 +97,28 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     section = ready.config.entropies
     size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
     mask = scored.functional.tokens
-    found = definitions(scored, batch, ready.policy.eos_token_ids, size)
-    found |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
+    entropies = definitions(scored, batch, ready.policy.eos_token_ids, size)
+    entropies |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
     ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(n).double()
     result = infinitesimal_jackknife(
-        lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
+        lambda w: torch.stack([f(w * ratios) for f in entropies.values()]), batch.prompt_index
     )
     trusted = not weighted or scored.trust.verdict == "trust"
     values, differences = (
         {
-            name: of.estimate(
+            name: jackknifed.estimate(
                 row,
                 unit="nats per sequence" if name == "per_response" else "nats per token",
                 method=name,
                 confidence=ready.estimator.confidence,
                 trusted=trusted,
             )
-            for row, name in enumerate(found)
+            for row, name in enumerate(entropies)
         }
-        for of in (result, result.less(0))
+        for jackknifed in (result, result.less(0))
     )
     spread = spread_of_orders(scored, size)
-    return _Found(values, differences, spread, scored.trust.warnings)
+    return _Defined(values, differences, spread, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -152,26 +147,26 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
             yield "bfloat16", score(policy, batch).entropies
 
 
-def _apart(one: Estimate, other: Estimate, confidence: float) -> Estimate:
+def _apart(estimate: Estimate, other: Estimate, confidence: float) -> Estimate:
     """The difference of estimates from batches that are drawn independently."""
     return Estimate.from_standard_error(
-        one.value - other.value,
-        math.hypot(one.se, other.se),
-        min(one.n, other.n),
-        unit=one.unit,
-        method=one.method,
+        estimate.value - other.value,
+        math.hypot(estimate.se, other.se),
+        min(estimate.n, other.n),
+        unit=estimate.unit,
+        method=estimate.method,
         confidence=confidence,
         trusted=math.isfinite(other.ci_low),
-        degrees_of_freedom=_freedom(one, other),
+        degrees_of_freedom=_freedom(estimate, other),
     )
 
 
-def _freedom(one: Estimate, other: Estimate) -> float:
+def _freedom(estimate: Estimate, other: Estimate) -> float:
     """Degrees of freedom of a sum: the fewest of its parts."""
-    return min(one.degrees_of_freedom or 0.0, other.degrees_of_freedom or 0.0)
+    return min(estimate.degrees_of_freedom or 0.0, other.degrees_of_freedom or 0.0)
 
 
-def _bound(logged: float, value: Estimate, U: _Found, of_U: bool, confidence: float) -> float:
+def _bound(logged: float, value: Estimate, U: _Defined, of_U: bool, confidence: float) -> float:
     """How far a logged value may be from one that agrees with it."""
     # on the batch of the log by rounding and by how micro-batches are shuffled, and elsewhere by
     # the errors of the value and of a batch of U's size

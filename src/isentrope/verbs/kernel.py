@@ -49,9 +49,9 @@ def find_kernel(ready: Prepared) -> KernelResult:
             report(len(blocks), len(section.blocks), name)
             block = blocks[name] = Block(ready, name)
             warnings += [f"{name}: {sentence}" for sentence in block.warnings]
-            for of, table in block.tables.items():
-                tables.setdefault(of, []).append(table.assign(block=name))
-    joined = {of: pd.concat(parts) for of, parts in tables.items()}
+            for kind, table in block.tables.items():
+                tables.setdefault(kind, []).append(table.assign(block=name))
+    joined = {kind: pd.concat(parts) for kind, parts in tables.items()}
     second: SecondOrder | None = None
     K2: Tensor | None = None
     if x is not None and section.second_order:

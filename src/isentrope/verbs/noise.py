@@ -52,12 +52,17 @@ def find_noise(ready: Prepared) -> NoiseResult:
     numbers["entropy"] = {**vars(of_entropy), "baseline": table.baseline}
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
-    every = [(of, name, x) for of, estimates in numbers.items() for name, x in estimates.items()]
-    rows = [NoiseRow(part=part, quantity=name, estimate=x) for part, name, x in every]
+    rows = [
+        NoiseRow(part=part, quantity=name, estimate=estimate)
+        for part, estimates in numbers.items()
+        for name, estimate in estimates.items()
+    ]
     return NoiseResult(
         **vars(ready.header),
         **numbers,
-        warnings=tuple(each_once((f"{of} {name}", x.warnings) for of, name, x in every)),
+        warnings=tuple(
+            each_once((f"{row.part} {row.quantity}", row.estimate.warnings) for row in rows)
+        ),
         tables={"noise": frame(rows)},
     )
 

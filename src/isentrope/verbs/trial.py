@@ -9,7 +9,7 @@ results.json    vanilla, and one entry per control and strength: what it did to 
 trial.parquet   the same, one row per control, strength and part
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -17,8 +17,10 @@ from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.tables import frame
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
+from isentrope.results.tables import TrialRow
 from isentrope.system.progress import ProgressCallback, progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.trial_steps import PARTS, TrialSteps
@@ -55,13 +57,13 @@ def find_trial(ready: Prepared) -> TrialResult:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
         against: dict[str, dict[str, Sequence[str]]] = {}
         masks: dict[str, tuple[float, int]] = {}
-        for one in attempts:  # with vanilla, and with random masks of as many tokens
-            against[one.name] = {"gained_": [VANILLA]}
-            share = one.did.get("touched", 0.0)
+        for attempt in attempts:  # with vanilla, and with random masks of as many tokens
+            against[attempt.name] = {"gained_": [VANILLA]}
+            share = attempt.did.get("touched", 0.0)
             if ready.config.trial.random_masks and 0 < share < 1:
-                own = {f"mask {draw} of {share:.6g}": (share, draw) for draw in range(MASKS)}
-                against[one.name]["over_random_"] = [*own]
-                masks |= own
+                as_many = {f"mask {draw} of {share:.6g}": (share, draw) for draw in range(MASKS)}
+                against[attempt.name]["over_random_"] = [*as_many]
+                masks |= as_many
         for mask, share_and_draw in masks.items():
             _add(paired, mask, steps.mask(*share_and_draw))
     pairs = {
@@ -74,12 +76,12 @@ def find_trial(ready: Prepared) -> TrialResult:
 
     def changes(name: str, part: str) -> dict[str, Estimate]:
         """Those of entropy and reward that there are, and a price."""
-        found = {"": measured.changes[f"{name}/{part}"]}
+        compared = {"": measured.changes[f"{name}/{part}"]}
         for prefix in against.get(name, ()):
-            found[prefix] = measured.differences[pairs[name, part, prefix]]
+            compared[prefix] = measured.differences[pairs[name, part, prefix]]
         return {
             name: estimate
-            for prefix, change in found.items()
+            for prefix, change in compared.items()
             for name, estimate in (
                 (f"{prefix}delta_h", change.entropy),
                 (f"{prefix}delta_j", change.reward),
@@ -89,10 +91,12 @@ def find_trial(ready: Prepared) -> TrialResult:
         }
 
     entries = {
-        one.name: Tried(
-            **vars(one), step=changes(one.name, "step"), gradient=changes(one.name, "gradient")
+        attempt.name: Tried(
+            **vars(attempt),
+            step=changes(attempt.name, "step"),
+            gradient=changes(attempt.name, "gradient"),
         )
-        for one in attempts
+        for attempt in attempts
     }
     return TrialResult(
         **vars(ready.header),
@@ -130,22 +134,38 @@ def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
 
 
 def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
-    rows = []
-    for name, entry in entries.items():
+    frontier = {part: on_frontier(_gains(entries.values(), part)) for part in PARTS}
+    rows: list[TrialRow] = []
+    for place, (name, entry) in enumerate(entries.items()):
         for part in PARTS:
             apart = entry.did_gradient if part == "gradient" else None
-            row: dict[str, object] = {"control": entry.control, "strength": entry.strength}
-            row |= entry.did if apart is None else apart
-            row |= {"part": part, "eta": eta, "verdict": measured.verdicts[f"{name}/{part}"]}
-            for column, change in entry.part(part).items():
-                row |= change.columns(column)
+            row = TrialRow(
+                control=entry.control,
+                strength=entry.strength,
+                did=entry.did if apart is None else apart,
+                part=part,
+                eta=eta,
+                verdict=measured.verdicts[f"{name}/{part}"],
+                **entry.part(part),
+                frontier=frontier[part][place],
+            )
             rows.append(row)
-    table = pd.DataFrame(rows)
-    flags = [pd.Series(on_frontier(x), x.index) for _, x in table.groupby("part")]
-    return table.assign(frontier=pd.concat(flags))
+    table = frame(rows)
+    # after the columns that later controls bring
+    return table.assign(frontier=table.pop("frontier"))
 
 
-def on_frontier(table: pd.DataFrame) -> list[bool]:
+def _gains(entries: Iterable[Tried], part: str) -> dict[str, list[float]]:
+    """What each attempt gains over no control, by column; without rewards where none are known."""
+    gains: dict[str, list[float]] = {}
+    for entry in entries:
+        for column in ("gained_delta_h", "gained_delta_j"):
+            if column in entry.part(part):
+                gains.setdefault(column, []).append(entry.part(part)[column].value)
+    return gains
+
+
+def on_frontier(table: Mapping[str, Sequence[float]] | pd.DataFrame) -> list[bool]:
     """Which rows no other row beats in both entropy and reward gained, by their values.
 
     Args:
@@ -154,8 +174,9 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
     Returns:
         One per row; without rewards, the row of the largest entropy alone.
     """
-    reward = table["gained_delta_j"] if "gained_delta_j" in table else 0.0 * table["gained_delta_h"]
-    points = list(zip(table["gained_delta_h"], reward, strict=True))
+    entropy = table["gained_delta_h"]
+    reward = table["gained_delta_j"] if "gained_delta_j" in table else [0.0] * len(entropy)
+    points = list(zip(entropy, reward, strict=True))
     return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 
@@ -168,9 +189,9 @@ def _warnings(attempts: list[Attempt], measured: PairedChanges) -> list[str]:
             f"interval at this learning rate, {weak[0]} first: lower estimator.single_eta."
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for one in attempts:
-        for part, reason in (one.reasons or {}).items():
-            by_reason.setdefault((reason, part), []).append(one.name)
+    for attempt in attempts:
+        for part, reason in (attempt.reasons or {}).items():
+            by_reason.setdefault((reason, part), []).append(attempt.name)
     for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"
         cut = reason in ("out_of_range", "too_large")

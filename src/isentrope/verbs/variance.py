@@ -48,12 +48,12 @@ def find_variance(ready: Prepared) -> VarianceResult:
         baseline = cross_fitted_baseline(
             sample.entropies, f.tokens, E.prompt_index, functional, features=features
         )
-    own: dict[Method, dict[str, Any]] = {
+    options: dict[Method, dict[str, Any]] = {
         "doubly-robust": {"baseline": baseline},
         "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
     }
     samples: dict[Method, ScoredBatch] = {
-        m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS
+        m: replace(sample, functional=replace(f, method=m, **options.get(m, {}))) for m in METHODS
     }
     confidence = ready.estimator.confidence
     study = variance_study(
@@ -68,9 +68,9 @@ def find_variance(ready: Prepared) -> VarianceResult:
         seconds={name: clock.seconds[name] / len(E) for name in stages},
         warnings=tuple(
             each_once(
-                (f"{quantity} by {method}", of.estimate.warnings)
+                (f"{quantity} by {method}", variance.estimate.warnings)
                 for quantity, by_method in study.methods.items()
-                for method, of in by_method.items()
+                for method, variance in by_method.items()
             )
         ),
         tables={"variance": pd.DataFrame(study.sizes)},

@@ -32,7 +32,7 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import estimate_columns
 from isentrope.attribution.mid_ranks import Array
 from isentrope.attribution.proxies.agreement import (
     MEASURED_ROW,
@@ -51,6 +50,7 @@ from isentrope.attribution.proxies.agreement import (
     statistics,
     top_counts,
 )
+from isentrope.attribution.proxies.audit_table import AuditRow
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
@@ -82,7 +82,7 @@ class Audit:
         n_items: Number of tokens, or sequences.
     """
 
-    statistics: Mapping[str, Mapping[str, Estimate]]
+    statistics: Mapping[str, dict[str, Estimate]]
     tops: Mapping[float, int]
     n_items: int
 
@@ -96,18 +96,24 @@ class Audit:
             Columns proxy, statistic, top (the share q, NaN where there is none), items (how many
             that is, or all), value, se, ci_low, ci_high, prompts, warnings.
         """
-        import pandas as pd
+        from isentrope.nouns.tables import frame
 
-        rows = []
+        return frame(self.rows())
+
+    def rows(self, unit: str | None = None) -> Iterator[AuditRow]:
+        """A row per proxy and statistic; `unit`: what the items are."""
         for proxy, estimates in self.statistics.items():
             for name, estimate in estimates.items():
-                kind, _, q = name.partition("@")
+                statistic, _, q = name.partition("@")
                 top = float(q) if q else math.nan
-                items = self.tops[top] if q else self.n_items
-                head = {"proxy": proxy, "statistic": kind, "top": top, "items": items}
-                warnings = {"warnings": " ".join(estimate.warnings)}
-                rows.append(head | estimate_columns(estimate) | warnings)
-        return pd.DataFrame(rows)
+                yield AuditRow(
+                    proxy=proxy,
+                    statistic=statistic,
+                    top=top,
+                    items=self.tops[top] if q else self.n_items,
+                    estimate=estimate,
+                    unit=unit,
+                )
 
 
 @dataclass(frozen=True)
