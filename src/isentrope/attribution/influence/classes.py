@@ -3,8 +3,6 @@
     δH_class = Σ_{ik in class} δH_ik,     share = δH_class / Σ_ik δH_ik          (T6), (T9)
     fall     = Σ_{ik in class} min(δH_ik, 0) / Σ_ik min(δH_ik, 0)
 
-Sums have the errors of an influence's groups (T11): x = Σ_g x_g, by group g of E's prompts.
-
 A token that acts in the step is unlikely or likely (s_ik), rewarded or punished (the sign of its
 weight c_ik; "entropy term" where c_ik = 0), and at a position of high or low entropy (H_ik). The
 2 % of the acting tokens with the lowest s_ik are unlikely, and the fifth with the highest H_ik is
@@ -17,28 +15,21 @@ The published criterion (Cui et al. 2025, arXiv 2505.22617) selects the tokens w
 variance of sampling without replacement,
 
     Var = k (1 − k/n) S²,     S² the variance of min(δH_ik, 0) over the n tokens.
-
-U is held: errors are over the groups of E's prompts, and the interval of a share is Fieller's. That
-of the fall holds which tokens lower entropy, so it is of first order in the errors. On an
-enumerated policy nominal 95 % intervals of δH and share covered 93–97 % with 512 responses in E;
-with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.attribution.influence.class_sums import ClassPart, ClassSums
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.mid_ranks import WeightedRanks, lowest, tied
 from isentrope.attribution.proxies.proxies import token_covariance
-from isentrope.estimators.ratio import interval_of_ratio, too_near_zero
-from isentrope.nouns.estimate import NET_SHARE, Estimate
-from isentrope.nouns.freedom import freedom_of_groups, t_quantile
+from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 
 HIGH_ENTROPY = 0.2
@@ -49,30 +40,6 @@ BY_GROUP = "sequences_by_group"
 
 CRITERION_SHARES = (0.0002, 0.02, 0.2)
 """Shares of the tokens that the criterion is asked for."""
-
-
-@dataclass(frozen=True)
-class ClassPart:
-    """What the members of a class do together.
-
-    Attributes:
-        members: Their number; tokens tied at the end of a selection count in part.
-        weight: Their share of Σ|c|, the sizes of the step's weights.
-        delta_h: Their δH per unit η.
-        share_h: The same as a share of the gradient's part of δH₁.
-        fall: Their part of Σ min(δH, 0), the share of what lowers entropy. Errors of δH lengthen
-            both sums; the classes' shares sum to one.
-        delta_j: Their δJ per unit η; None without rewards.
-        share_j: The same as a share of the gradient's part of δJ₁.
-    """
-
-    members: float
-    weight: float
-    delta_h: Estimate
-    share_h: Estimate
-    fall: Estimate
-    delta_j: Absent[Estimate] = None
-    share_j: Absent[Estimate] = None
 
 
 @dataclass(frozen=True)
@@ -156,8 +123,8 @@ def token_classes(
     names = _joined(np.where(unlikely, "unlikely", "likely"), _signs(c), entropies)
     thresholds = {"s of unlikely": float(s[unlikely].max())}
     thresholds["H of high entropy"] = float(H[high].min())
-    sums = _Sums(influence, acting, confidence)
-    classes = sums.classes(influence, names, thresholds)
+    sums = ClassSums(influence, acting, confidence)
+    classes = _classes(sums, influence, names, thresholds)
     if influence.U.advantages is not None:
         cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
         classes.criterion.update({q: _criterion(sums, cov, names, q) for q in criterion})
@@ -189,7 +156,8 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
         order = torch.from_numpy(tied(surprisal.numpy()))
         above = order > order.double().quantile(0.5)
         words.append(np.where(above, "surprising", "expected"))
-    return _Sums(influence, acting, confidence).classes(influence, _joined(*words), thresholds)
+    sums = ClassSums(influence, acting, confidence)
+    return _classes(sums, influence, _joined(*words), thresholds)
 
 
 def group_classes(
@@ -207,7 +175,7 @@ def group_classes(
     """
     acting = _acting(influence).any(1)
     names = np.array(groups)[acting.numpy()]
-    return _Sums(influence, acting, confidence).classes(influence, names, {})
+    return _classes(ClassSums(influence, acting, confidence), influence, names, {})
 
 
 def _acting(influence: Influence) -> Tensor:
@@ -225,73 +193,16 @@ def _joined(*words: np.ndarray) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
 
 
-class _Sums:
-    """Sums over the acting tokens (n, t), or sequences (n,), with weights."""
-
-    def __init__(self, influence: Influence, acting: Tensor, confidence: float) -> None:
-        self._confidence = confidence
-        of_tokens = acting.ndim == 2
-        sizes = influence.coefficients[acting].abs()
-        self.sizes = (sizes if of_tokens else sizes.sum(1)).double()  # (m,)
-        self._of: dict[str, tuple[GradientGroups, Tensor]] = {}  # (G, m) each
-        for name, x in {"h": influence.entropy, "j": influence.reward}.items():
-            table = x and (x.by_group_and_token if of_tokens else x.by_group)
-            if x is not None and table is not None:
-                self._of[name] = x.groups, table[:, acting]
-
-    def classes(
-        self, influence: Influence, names: np.ndarray, thresholds: dict[str, float]
-    ) -> Classes:
-        """The sums of the members of each name."""
-        parts = {str(name): self.part(names == name) for name in np.unique(names)}
-        budget = influence.entropy.budget
-        return Classes(parts, thresholds, budget["gradient"], budget["baseline"], {})
-
-    @property
-    def falls(self) -> Tensor:
-        """(m,) min(δH, 0)."""
-        return self._of["h"][1].sum(0).clamp_max(0)
-
-    def part(self, members: np.ndarray) -> ClassPart:
-        """What some do together; members (m,) between 0 and 1 are how far each is one of them."""
-        w = torch.from_numpy(members.astype(np.float64))
-        weight = float(w @ self.sizes) / (float(self.sizes.sum()) or math.nan)
-        delta_h, share_h = self._change("h", w)
-        falling = (self.falls < 0).double()
-        fall = replace(self._change("h", w, falling)[1], unit="share")
-        of_reward = self._change("j", w) if "j" in self._of else (None, None)
-        return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
-
-    def _change(
-        self, functional: str, w: Tensor, among: Tensor | None = None
-    ) -> tuple[Estimate, Estimate]:
-        """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
-        groups, table = self._of[functional]
-        by_group = table if among is None else among * table
-        part = by_group @ w
-        whole = by_group.sum(1)
-        change = groups.estimate(part, self._confidence)
-        a = float(part.sum())
-        b = float(whole.sum())
-        G = len(part)
-        value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
-        rest = part - value * whole
-        se = float(groups.standard_error(rest)) / (abs(b) or math.nan)
-        method = f"{change.method}, Fieller"
-        share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
-        if not math.isfinite(change.ci_low):
-            return change, share
-        t = t_quantile(freedom_of_groups(groups.deviations(rest)), self._confidence)
-        both = groups.deviations(torch.stack((part, whole), 1))  # (G, 2)
-        covariance = G / (G - 1) * both.T @ both
-        low, high = interval_of_ratio(a, b, covariance, t, sign="any")
-        warnings = change.warnings
-        if math.isnan(low):
-            warnings = (*warnings, too_near_zero("The whole", a, b, covariance, t))
-        return change, replace(share, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
+def _classes(
+    sums: ClassSums, influence: Influence, names: np.ndarray, thresholds: dict[str, float]
+) -> Classes:
+    """The sums of the members of each name."""
+    parts = {str(name): sums.part(names == name) for name in np.unique(names)}
+    budget = influence.entropy.budget
+    return Classes(parts, thresholds, budget["gradient"], budget["baseline"], {})
 
 
-def _criterion(sums: _Sums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
+def _criterion(sums: ClassSums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
     """The tokens of most negative predicted change, at least one; ties by equal parts."""
     n = len(change)
     k = float(max(1, round(q * n)))
