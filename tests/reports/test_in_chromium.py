@@ -91,6 +91,21 @@ def test_a_tap_and_the_arrow_keys_show_the_numbers_of_a_token(tab, reports):
     assert tab.value(shown).startswith("position 4, id 4 · ")
 
 
+def test_the_arrow_keys_and_the_pointer_show_the_values_of_a_figure(tab, reports):
+    tab.open(reports["one"], 1280)
+    shown = "document.getElementById('readout').textContent"
+    svg = "document.querySelector('#delta_h > svg')"
+    key = "new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true})"
+    tab.value(f"{svg}.focus({{preventScroll: true}}); {svg}.dispatchEvent({key})")
+    assert tab.value(shown).startswith("measured · learning rate η ")
+    before = tab.value(shown)
+    spot = "const box = document.querySelector('.spot').getBoundingClientRect()"
+    place = "clientX: box.left + 6, clientY: box.top + 6"
+    event = f"new PointerEvent('pointermove', {{bubbles: true, pointerType: 'mouse', {place}}})"
+    tab.value(f"{{ {spot}; hide(); {svg}.dispatchEvent({event}) }}")
+    assert tab.value(shown) == before
+
+
 def test_the_toggle_colours_tokens_by_reward(tab, reports):
     tab.open(reports["one"], 1280)
     colours = (

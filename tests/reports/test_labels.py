@@ -2,15 +2,17 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from safetensors.numpy import save_file
 
-from isentrope.reports import page
+from isentrope.reports import drawing, page
 from isentrope.reports.panels import curves
 from isentrope.reports.report import write_report
 from tests.axis_labels import lacks_unit, told_by_hue, unlabelled
@@ -102,6 +104,18 @@ def test_what_a_legend_names_differs_by_more_than_its_hue(figures):
     assert {key: list(told_by_hue(figure)) for key, figure in figures.items()} == {
         key: [] for key in figures
     }
+
+
+def test_colours_of_falls_and_rises_are_of_changes_of_entropy_alone(figures):
+    signs = {drawing.FALL, drawing.RISE}
+    coloured = set()
+    for figure in figures.values():
+        for axes in figure.axes:
+            hues = {to_hex(part.get_facecolor()) for part in axes.patches}
+            hues |= {to_hex(line.get_color()) for line in axes.lines}
+            coloured |= {axes.get_xlabel() + axes.get_ylabel()} if hues & signs else set()
+    assert coloured
+    assert [label for label in coloured if not re.search(r"ΔH|δH|change of entropy", label)] == []
 
 
 def test_no_label_of_an_axis_is_cut(figures):

@@ -1,11 +1,13 @@
 import csv
 import html
 import io
+import json
 import re
 import shutil
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from isentrope.reports.report import write_report
@@ -77,6 +79,35 @@ def test_every_figure_is_a_file_and_its_data_are_beside_it(whole):
         assert (whole[0].folder / f"{stem}.png").stat().st_size > 1000
         assert (whole[0].folder / f"{stem}.csv").read_text().count("\n") > 1
         ElementTree.parse(whole[0].folder / f"{stem}.svg")
+
+
+def values_of(page, key):
+    """What can be read at the points of a figure."""
+    figure = re.search(rf'<figure id="{key}".*?</figure>', page, flags=re.DOTALL)[0]
+    content = re.search(r'class="points">(.*?)</script>', figure, flags=re.DOTALL)
+    return json.loads(content[1]) if content else None
+
+
+def test_every_figure_has_values_to_be_read_with_their_units(whole):
+    stems = {path.stem for path in whole[0].folder.glob("*.svg")}
+    values = {stem: values_of(whole[1], stem) for stem in stems}
+    assert all(x["pictures"] or any(group[3] for group in x["groups"]) for x in values.values())
+    before, between, after, points = values["delta_h"]["groups"][0]
+    read = [before + across + between + value + after for _, _, across, value in points]
+    change = "ΔH −0.0017 [−0.00204,\u00a0−0.00136] nats per token"
+    assert f"measured · learning rate η 0.001 · {change}" in read
+    assert values["kernel"]["pictures"][0]["hundredths"][0][0] == 100
+    assert {point[2] for point in values["budget"]["groups"][0][3]} >= {"momentum", "measured"}
+
+
+def test_values_are_read_where_their_markers_are_drawn(whole):
+    for stem in ("delta_h", "spectrum", "plane_step"):
+        svg = (whole[0].folder / f"{stem}.svg").read_text()
+        uses = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)
+        markers = np.array(uses, dtype=float)
+        places = np.array([p[:2] for p in values_of(whole[1], stem)["groups"][0][3]])
+        gaps = np.abs(places[:, None] - markers).max(-1).min(1)
+        assert gaps.max() <= 1, stem
 
 
 def test_the_data_link_holds_the_numbers_that_are_drawn(whole):

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, differences, templates
+from isentrope.reports.points import point_values
 from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST
 from isentrope.results.answers.blocks import Sentence
@@ -59,7 +60,7 @@ def inline(svg: bytes, name: str, caption: str) -> str:
     opening, _, rest = text.partition(">")
     (box,) = re.findall(r'viewBox="[^"]*"', opening)
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    text = f'<svg {names} {box} role="img" aria-label="{escape(caption)}">{rest}'
+    text = f'<svg {names} {box} role="img" tabindex="0" aria-label="{escape(caption)}">{rest}'
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     for variable, (light, _) in COLOURS.items():
         text = text.replace(light, f"var(--{variable})")
@@ -164,6 +165,7 @@ def _show(column: RunColumn, panel: Panel, folder: Path) -> Mapping[str, Any]:
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
     data = panel.data
     figure = ""
+    points = ""
     refused = ""
     text = csv(data)
     write_bytes(folder / f"{name}.csv", text)
@@ -178,12 +180,14 @@ def _show(column: RunColumn, panel: Panel, folder: Path) -> Mapping[str, Any]:
             write_bytes(folder / f"{name}.svg", svg)
             write_bytes(folder / f"{name}.png", png)
             figure = inline(svg, name, panel.caption)
+            points = point_values(panel.drawn, drawn)
     begun = data.head(TABLE_ROWS).astype(object)
     return {
         "panel": panel,
         "id": name,
         "label": column.label,
         "figure": Markup(figure),
+        "points": points,
         "refused": refused,
         "data": data,
         "cells": begun.where(begun.notna(), None).to_numpy().tolist(),

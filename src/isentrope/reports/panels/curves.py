@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isentrope.reports.drawing import (
-    FALL,
     FIRST,
     INK,
     LOSS,
@@ -110,7 +109,7 @@ CONTROL_LOGS = (
         "share of tokens, or of their weight",
         {
             "control/touched": ("of tokens touched", MEASURED),
-            "control/changed": ("of their weight changed", FALL),
+            "control/changed": ("of their weight changed", INK),
         },
     ),
     Logged(

@@ -2,25 +2,20 @@
 
     cos_ij = K_ij / √(K_ii K_jj)
 
-is drawn as a picture whose opacity is its size, so it needs no ground of its own. Of U with itself
-(or of E) the responses are ordered by prompt. Of the responses on which entropy is measured with U,
-columns stand in the order of clusters that move the rows alike, and a second figure sets what each
-cluster does to entropy against its mean reward.
+is drawn as a picture. Of U with itself (or of E) the responses are ordered by prompt. Of the
+responses on which entropy is measured with U, columns stand in the order of clusters that move the
+rows alike, and a second figure sets what each cluster does to entropy against its mean reward.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
 from isentrope.attribution.fisher.prompt_pairs import KERNEL_UNIT
 from isentrope.reports.drawing import (
-    APART,
     MEASURED,
-    TOGETHER,
     Chart,
     Mark,
     Series,
@@ -28,6 +23,7 @@ from isentrope.reports.drawing import (
     dashed,
 )
 from isentrope.reports.panel import Panel
+from isentrope.reports.picture import Picture
 from isentrope.reports.read_run import Reading
 from isentrope.reports.saved_result import MOVED_BLOCKS, OWN_BLOCKS, SavedResult
 from isentrope.reports.words import rows_of
@@ -38,11 +34,6 @@ from isentrope.system.file_contents import read_table, read_tensors
 
 SIMULATED = "observed norms"
 """The null that eigenvalues are counted against."""
-
-HUES = LinearSegmentedColormap.from_list(
-    "cosine", [(0, APART), (0.5, f"{APART}00"), (0.5, f"{TOGETHER}00"), (1, TOGETHER)], N=49
-)
-"""Hue by sign and opacity by size, in few shades, so that the picture is small."""
 
 ROW_TITLES = {"EU": "response of E", "FU": "fresh response to U's prompts"}
 
@@ -182,9 +173,5 @@ def _cosines(kernel: SavedResult[KernelResult], name: str) -> np.ndarray:
 
 
 def _picture(cosines: np.ndarray, columns: str, rows: str) -> Chart:
-    """A picture of cosines; pixels of a large kernel are means of its cells."""
-
-    def draw(axes: Axes) -> None:
-        axes.imshow(np.sign(cosines) * np.abs(cosines) ** 0.7, HUES, vmin=-1, vmax=1, aspect="auto")
-
-    return Chart(columns, {rows: [draw]}, 430)
+    """Cosines of columns with rows."""
+    return Chart(columns, {rows: [Picture(cosines)]}, 430)
