@@ -1,6 +1,7 @@
 """`isentrope plan`: what does not fit is refused with a cure, and verbs refuse it themselves."""
 
 import json
+import logging
 
 import pytest
 import yaml
@@ -8,9 +9,16 @@ from typer.testing import CliRunner
 
 from isentrope.cli.console import out
 from isentrope.cli.main import app
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
 from isentrope.models import checkpoint
-from isentrope.verbs import least_memory
+from isentrope.planning import memory
+from isentrope.planning.plan import DoesNotFitError
+from isentrope.training.models import load_trainable
+from isentrope.verbs import before_work
 from tests.tiny_checkpoint import settings
+from tests.verbs import evaluating
 
 
 @pytest.fixture
@@ -126,10 +134,66 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(config):
 
 
 def test_a_verb_refuses_before_any_work_what_cannot_fit(config, monkeypatch, tmp_path):
-    monkeypatch.setattr(least_memory, "memory_of", lambda *_: 10**6)
+    monkeypatch.setattr(before_work, "memory_of", lambda *_: 10**6)
     done = call("influence", config, "--out", tmp_path / "run")
     assert done.exit_code == 1
     sentence = " ".join(done.stderr.split())
     assert "influence of step_4 does not fit: it holds" in sentence
     assert "isentrope plan names the smallest change" in sentence
     assert not (tmp_path / "run" / "measurements").exists()
+
+
+@pytest.fixture
+def cramped(monkeypatch):
+    """Leave a machine as much memory as is given, beside the libraries."""
+
+    def leave(size):
+        monkeypatch.setattr(before_work, "memory_of", lambda *_: int(size))
+        monkeypatch.setattr(before_work, "libraries_bytes", lambda *_: 0)
+        monkeypatch.setattr("isentrope.verbs.part_memory.libraries_bytes", lambda *_: 0)
+
+    return leave
+
+
+def test_a_verb_warns_before_its_work_of_passes_that_may_not_fit(config, cramped, tmp_path):
+    planned = document(config, "--verb", "kernel")
+    held = sum(term["size"] for term in planned["held"])
+    largest = max(planned["parts"], key=lambda part: sum(part["memory"].values()))
+    cramped(held + sum(largest["memory"].values()) // 2)
+    done = call("kernel", config, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    sentence = " ".join(done.stderr.split())
+    assert f"kernel of step_4 may not fit: with its part '{largest['name']}'" in sentence
+    assert "would fit." in sentence
+
+
+def test_what_fits_by_a_coarse_count_is_not_planned(config, cramped, monkeypatch, tmp_path):
+    monkeypatch.setattr(before_work, "plan_verb", None)
+    cramped(1e12)
+    done = call("kernel", config, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert "may not fit" not in done.stderr
+
+
+def test_an_evaluation_refuses_weights_and_warns_of_passes(tiny, cramped, caplog):
+    config = load_config(evaluating.settings(tiny), root=EvaluateConfig)
+    arguments = ("step_4", tiny / "step_4", config)
+    cramped(1e4)
+    with pytest.raises(DoesNotFitError) as refusal:
+        before_work.require_memory_to_evaluate(*arguments)
+    assert "evaluate of step_4 does not fit: it holds" in str(refusal.value)
+    cramped(4e5)
+    with caplog.at_level(logging.WARNING):
+        before_work.require_memory_to_evaluate(*arguments)
+    (record,) = caplog.records
+    assert "evaluate of step_4 may not fit" in record.message
+
+
+def test_a_training_warns_of_an_update_that_may_not_fit(cramped, caplog):
+    config = load_config({"model": {"path": "toy", "lora_rank": 0}}, root=TrainConfig)
+    model, _ = load_trainable("toy", lora_rank=0, lora_alpha=1)
+    cramped(sum(memory.held_in_training(model).values()) + 10**6)
+    with caplog.at_level(logging.WARNING):
+        before_work.warn_of_training(config, "train", model, "cpu")
+    (record,) = caplog.records
+    assert "train of toy may not fit" in record.message

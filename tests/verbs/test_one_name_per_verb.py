@@ -21,8 +21,8 @@ OTHER_MEANINGS = {
     "commands/config.py": {"measure"},  # the kind of a configuration
     "verbs/detailed_log.py": {"entropies"},
     "verbs/measure.py": {"influence"},
-    "verbs/least_memory.py": {"audit"},
-    "verbs/plan.py": {"kernel", "measure", "noise"},
+    "verbs/before_work.py": {"audit"},
+    "verbs/part_memory.py": {"kernel", "measure", "noise"},
     "verbs/passes.py": {"audit", "influence", "kernel", "measure", "noise", "variance"},
     "verbs/trial_steps.py": {"influence"},
 }

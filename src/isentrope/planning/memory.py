@@ -86,6 +86,15 @@ def trainable_parameters(model: Any) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+def weights_held(model: Any, precision: Precision) -> dict[str, int]:
+    """Bytes of the weights in float32, and of those in the type of the measurement beside them."""
+    n = sum(p.numel() for p in model.parameters())
+    kind = precision.runtime_dtype
+    size = SIZES.get(kind, 4)
+    copies = {f"weights in {kind}": size * n} if size != 4 else {}
+    return {"weights": 4 * n} | copies
+
+
 def held(
     model: Any,
     precision: Precision,
@@ -105,15 +114,9 @@ def held(
     Returns:
         Bytes by what they are.
     """
-    n = sum(p.numel() for p in model.parameters())
     d = trainable_parameters(model)
-    kind = precision.runtime_dtype
-    size = SIZES.get(kind, 4)
-    terms = {
-        "weights": 4 * n,
-        f"weights in {kind}": size * n if size != 4 else 0,
-        "step": STEP_VECTORS * 8 * d,
-    }
+    size = SIZES.get(precision.runtime_dtype, 4)
+    terms = weights_held(model, precision) | {"step": STEP_VECTORS * 8 * d}
     if storage.where != "disk":
         blocks = [plan_storage(*rows, d, size, storage) for rows in sides]
         terms["stored gradient groups"] = groups * max(4, size) * d

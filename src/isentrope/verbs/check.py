@@ -57,7 +57,7 @@ from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.saved_state import MissingStateError
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
-from isentrope.verbs.least_memory import require_memory
+from isentrope.verbs.before_work import require_memory
 from isentrope.verbs.own_prompts import own_prompts
 
 FEW = 32

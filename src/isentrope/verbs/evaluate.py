@@ -45,6 +45,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.log import log
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, world_size
+from isentrope.verbs.before_work import require_memory_to_evaluate
 from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
 
 
@@ -196,6 +197,7 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
         sampling = config.sampling
         step = _step_folder(item)
         log.info("evaluating %s", item.checkpoint.path)
+        require_memory_to_evaluate(item.checkpoint.name, item.checkpoint.path, config)
         policy = item.checkpoint.load(config.checkpoint, sampling)
         task = data.task(data.split)
         require_format(task, profile.metrics or (), data.dataset_name)

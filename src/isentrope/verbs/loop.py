@@ -41,7 +41,7 @@ from isentrope.system.processes import join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision, prompts_of
-from isentrope.verbs.least_memory import require_memory
+from isentrope.verbs.before_work import require_memory
 from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
 
 Draw = Callable[[Any], Any]

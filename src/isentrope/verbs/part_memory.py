@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.measure import BatchConfig
+from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import load_tokenizer
@@ -21,11 +21,15 @@ from isentrope.planning.memory import (
     scored_logits,
     trainable_parameters,
 )
-from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver
+from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
+from isentrope.policy.scoring import tokens_in
+from isentrope.results.verbs import VERBS
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens
 from isentrope.sampling.prompts import Prompt, name_prompts
+from isentrope.system.memory import libraries_bytes
+from isentrope.verbs.passes import Counting, count_passes
 
 PROMPT = 256
 """Tokens that a prompt is taken to have where none is read."""
@@ -160,3 +164,92 @@ def length_of(config: Any, prompt: int, response: int) -> int:
     """Tokens of a prompt and a response, at most the context of the model."""
     context = getattr(config, "max_position_embeddings", None) or prompt + response
     return min(prompt + response, context)
+
+
+def plan_verb(
+    verb: str,
+    name: str,
+    folder: Path | None,
+    counting: Counting,
+    model: Any,
+    terms: dict[str, int],
+    memory: int,
+) -> Plan:
+    """Plan a measuring verb at a checkpoint, without its time.
+
+    Args:
+        verb: Its name.
+        name: Of the checkpoint.
+        folder: Of the checkpoint; None for one that is not there yet.
+        counting: What its passes are counted from.
+        model: The checkpoint's on the device meta.
+        terms: Bytes that it holds without any pass.
+        memory: Bytes that there are.
+
+    Returns:
+        The plan.
+    """
+    config = counting.config
+    prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
+    precision = config.precision.measuring
+    sampling = config.sampling
+    kept = RESIDENT
+    if config.checkpoint.device_map != "cpu":
+        kept = 1.0
+        loaded = 4 * sum(p.numel() for p in model.parameters())
+        half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
+        fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
+        sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
+    holding = Holding(sampling, precision, model, prompt or PROMPT)
+    parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
+    device = config.checkpoint.device_map
+    return Plan(
+        verb,
+        name,
+        terms,
+        libraries_bytes(device),
+        memory,
+        batches=tuple(counting.batches.values()),
+        parts=parts,
+        measured_by="No time is given: there is no checkpoint yet.",
+        assumptions=tuple(_state_assumptions(verb, config, prompt, holding.length)),
+    )
+
+
+def _state_assumptions(
+    verb: str, config: MeasureConfig, prompt: int | None, length: int
+) -> list[str]:
+    """What is assumed of a verb, and what is not counted."""
+    data = config.batch_config
+    kernel = config.fisher_kernel
+    analysis = config.analysis
+    response = config.sampling.max_new_tokens
+    longest = PROMPTS.format(PROMPT)
+    if prompt is not None:
+        longest = (
+            f"Prompts have {prompt} tokens, the most of the first {PROMPTS_READ} of their file; "
+            "responses are taken to be as long as they may be."
+        )
+    if length < (prompt or PROMPT) + response:
+        longest = f"Sequences are taken to fill the context of the model, {length} tokens."
+    left_out = {
+        f"U may be drawn again, up to batch_config.redraw_limit={data.redraw_limit} times.": (
+            data.U_file is None and data.redraw_limit
+        ),
+        "Fresh responses of estimator.resample_collapsed are not counted.": (
+            verb == "measure" and config.estimator.resample_collapsed
+        ),
+        "The rounding floor may take its passes five times in float64.": (
+            verb == "measure" and config.precision.measuring.runtime_dtype == "float64"
+        ),
+        "fisher_kernel.memory_gb cuts gradients into tiles, whose passes are counted once.": (
+            kernel.memory_gb is not None and VERBS[verb].gradients is not None
+        ),
+        "K2 (fisher_kernel.second_order) is not counted.": verb == "kernel" and kernel.second_order,
+        "The supervised loss is not counted.": verb == "noise" and analysis.supervised,
+        "The base is quantised: its weights are counted as if they were not.": (
+            config.checkpoint.quantization != "none"
+        ),
+        "Gradients one by one take a pass for each response.": analysis.gradient_backend == "loop",
+    }
+    return [longest, *(words for words, holds in left_out.items() if holds)]

@@ -6,8 +6,7 @@ run recorded them (`verbs.recorded_seconds`). Every response is taken to be as l
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from isentrope.checkpoint.find import find_checkpoints
 from isentrope.checkpoint.settle import settle
@@ -15,22 +14,13 @@ from isentrope.config.io import kind_of, load_any, load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
-from isentrope.planning.memory import language_model
 from isentrope.planning.plan import Plan
 from isentrope.planning.room import bytes_of
-from isentrope.policy.scoring import tokens_in
-from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.system.memory import libraries_bytes, memory_of
-from isentrope.verbs.least_memory import counting_of, held_by_verb, shapes_of
-from isentrope.verbs.part_memory import (
-    PROMPT,
-    PROMPTS,
-    PROMPTS_READ,
-    RESIDENT,
-    Holding,
-    longest_prompt,
-)
-from isentrope.verbs.passes import COUNTED, count_passes
+from isentrope.results.verbs import INFLUENCE, MEASURE
+from isentrope.system.memory import memory_of
+from isentrope.verbs.before_work import counting_of, held_by_verb, shapes_of
+from isentrope.verbs.part_memory import plan_verb
+from isentrope.verbs.passes import COUNTED
 from isentrope.verbs.plan_training import plan_steps, untrained
 from isentrope.verbs.recorded_seconds import seconds_of_verb
 
@@ -85,43 +75,14 @@ def _plan_measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | N
     model = shapes_of(first.path, config.checkpoint, settled)
     device = config.checkpoint.device_map
     size = memory_of(device) if memory is None else bytes_of(memory)
-    return [_plan_verb(verb, first.name, first.path, settled, model, size) for verb in verbs]
-
-
-def _plan_verb(
-    verb: str, name: str, folder: Path | None, config: MeasureConfig, model: Any, memory: int
-) -> Plan:
-    """Plan a measuring verb at a checkpoint; None for one that is not there yet."""
-    counting = counting_of(verb, config, model)
-    prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
-    precision = config.precision.measuring
-    sampling = config.sampling
-    kept = RESIDENT
-    if config.checkpoint.device_map != "cpu":
-        kept = 1.0
-        loaded = 4 * sum(p.numel() for p in model.parameters())
-        half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
-        fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
-        sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
-    holding = Holding(sampling, precision, model, prompt or PROMPT)
-    parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
-    seconds: dict[str, float] = {}
-    source = "No time is given: there is no checkpoint yet."
-    if folder is not None:
-        seconds, source = seconds_of_verb(verb, config, counting, parts, folder)
-    device = config.checkpoint.device_map
-    return Plan(
-        verb,
-        name,
-        held_by_verb(verb, config, model, memory),
-        libraries_bytes(device),
-        memory,
-        batches=tuple(counting.batches.values()),
-        parts=parts,
-        seconds=seconds,
-        measured_by=source,
-        assumptions=tuple(_state_assumptions(verb, config, prompt, holding.length)),
-    )
+    plans: list[Plan] = []
+    for verb in verbs:
+        counting = counting_of(verb, settled, model)
+        terms = held_by_verb(verb, settled, model, size)
+        planned = plan_verb(verb, first.name, first.path, counting, model, terms, size)
+        seconds, source = seconds_of_verb(verb, settled, counting, planned.parts, first.path)
+        plans.append(replace(planned, seconds=seconds, measured_by=source))
+    return plans
 
 
 def _plan_training(
@@ -141,46 +102,9 @@ def _plan_training(
     plans: list[Plan] = []
     for verb in verbs:
         if verb in AFTERWARDS:
-            plans.append(_plan_verb(verb, "a checkpoint", None, afterwards, model, size))
+            counting = counting_of(verb, afterwards, model)
+            terms = held_by_verb(verb, afterwards, model, size)
+            plans.append(plan_verb(verb, "a checkpoint", None, counting, model, terms, size))
             continue
         plans.append(plan_steps(config, path, verb, model, size))
     return plans
-
-
-def _state_assumptions(
-    verb: str, config: MeasureConfig, prompt: int | None, length: int
-) -> list[str]:
-    """What is assumed of a verb, and what is not counted."""
-    data = config.batch_config
-    kernel = config.fisher_kernel
-    analysis = config.analysis
-    response = config.sampling.max_new_tokens
-    longest = PROMPTS.format(PROMPT)
-    if prompt is not None:
-        longest = (
-            f"Prompts have {prompt} tokens, the most of the first {PROMPTS_READ} of their file; "
-            "responses are taken to be as long as they may be."
-        )
-    if length < (prompt or PROMPT) + response:
-        longest = f"Sequences are taken to fill the context of the model, {length} tokens."
-    left_out = {
-        f"U may be drawn again, up to batch_config.redraw_limit={data.redraw_limit} times.": (
-            data.U_file is None and data.redraw_limit
-        ),
-        "Fresh responses of estimator.resample_collapsed are not counted.": (
-            verb == "measure" and config.estimator.resample_collapsed
-        ),
-        "The rounding floor may take its passes five times in float64.": (
-            verb == "measure" and config.precision.measuring.runtime_dtype == "float64"
-        ),
-        "fisher_kernel.memory_gb cuts gradients into tiles, whose passes are counted once.": (
-            kernel.memory_gb is not None and VERBS[verb].gradients is not None
-        ),
-        "K2 (fisher_kernel.second_order) is not counted.": verb == "kernel" and kernel.second_order,
-        "The supervised loss is not counted.": verb == "noise" and analysis.supervised,
-        "The base is quantised: its weights are counted as if they were not.": (
-            config.checkpoint.quantization != "none"
-        ),
-        "Gradients one by one take a pass for each response.": analysis.gradient_backend == "loop",
-    }
-    return [longest, *(words for words, holds in left_out.items() if holds)]

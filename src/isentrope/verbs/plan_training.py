@@ -82,6 +82,17 @@ def plan_steps(
     )
 
 
+def update_size(config: TrainConfig | SftConfig, model: Any) -> tuple[int, int]:
+    """Sequences of a micro-batch of training, and the tokens of each at most."""
+    if isinstance(config, SftConfig):
+        tuning = config.fine_tuning
+        return tuning.micro_batch or tuning.batch_size, tuning.max_length or DEMONSTRATION
+    training = config.training
+    number = training.micro_batch or training.prompts_per_step * training.group_size
+    shapes = text_config(language_model(model))
+    return number, length_of(shapes, PROMPT, config.sampling.max_new_tokens)
+
+
 def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOver]:
     """The parts of one step of training, and what they hold above `held_in_training`.
 
@@ -95,22 +106,18 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
     reference, checkpointing, bf16 = planned_fields(config.trainer)
     parts: list[PassesOver] = []
     lm_config = text_config(language_model(model))
+    number, length = update_size(config, model)
     if isinstance(config, SftConfig):
-        tuning = config.fine_tuning
         setting = "fine_tuning.micro_batch"
-        number = tuning.micro_batch or tuning.batch_size
-        responses = tuning.batch_size
+        responses = config.fine_tuning.batch_size
         unit = 1
-        length = tuning.max_length or DEMONSTRATION
         batch = "demonstrations"
     else:
         training = config.training
         sampling = config.sampling
         setting = "training.micro_batch"
         responses = training.prompts_per_step * training.group_size
-        number = training.micro_batch or responses
         unit = training.group_size
-        length = length_of(lm_config, PROMPT, sampling.max_new_tokens)
         batch = "U"
         at_once = sampling.batch_size  # a round of redrawing fills it
         cache_size = cache_bytes(lm_config, at_once, length, model.dtype.itemsize)

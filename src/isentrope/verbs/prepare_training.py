@@ -50,6 +50,7 @@ from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import TENSORBOARD
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
+from isentrope.verbs.before_work import warn_of_training
 
 
 def prepare_training(
@@ -157,7 +158,11 @@ def begin_training(
     where = config.model
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):
-        require_room_to_train(model, training_device(config.trainer))
+        device = training_device(config.trainer)
+        require_room_to_train(model, device)
+        warn_of_training(
+            config, "train" if isinstance(config, TrainConfig) else "sft", model, device
+        )
     tokenizer_size = 0
     if getattr(tokenizer, "is_fast", False):
         tokenizer_size = len(tokenizer.backend_tokenizer.to_str().encode())
