@@ -115,7 +115,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     """Load the checkpoint, or measure it, in this process; the first prints the largest peak."""
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
-    from isentrope.checkpoint.checkpoint import Checkpoint
+    from isentrope.checkpoint.checkpoint import StoredCheckpoint
     from isentrope.commands.measure import MeasureCommand
     from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
@@ -138,7 +138,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
         run_verb(MeasureCommand, load_config(settings(folder, spread)))
     else:
         where = CheckpointConfig(checkpoint_path=str(folder / "step_1"), shard_base=spread)
-        Checkpoint(folder / "step_1").load(where, SamplingConfig())
+        StoredCheckpoint(folder / "step_1").load(where, SamplingConfig())
     done.set()
     watching.join()
     peaks = gather(peak - before)

@@ -44,7 +44,7 @@ from isentrope.attribution.influence.contributions import (
     columns_of_responses,
 )
 from isentrope.attribution.influence.projection import on_sums
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
@@ -379,7 +379,7 @@ def past_updates(
                 missing.append(here - back)
                 continue
             batch, update = record
-            policy = Checkpoint(path).load(ready.config.checkpoint, ready.config.sampling)
+            policy = StoredCheckpoint(path).load(ready.config.checkpoint, ready.config.sampling)
             policy.share_work()
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")

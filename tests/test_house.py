@@ -16,7 +16,7 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 797
+FUNCTIONS = 803
 """Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 4 read
 its input before any library of tensors loads, and 3 say whether its passes are sure to fit."""
 FILES = 140

@@ -39,7 +39,7 @@ from trl import (
     SFTTrainer,
 )
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.in_force import refuse
 from isentrope.checkpoint.settle import settle
 from isentrope.config.io import load_config
@@ -311,7 +311,7 @@ def compare(case: Case, folder: Path, step: int, batches: list[dict[str, Tensor]
         "batch_config": {"U_file": file, "E_file": file, "allow_overlap": True},
     }
     config = load_config(asked, case.settings)
-    refused, step_there = _step(config, Checkpoint(here, name="step"))
+    refused, step_there = _step(config, StoredCheckpoint(here, name="step"))
     after = Policy.from_checkpoint(there, precision="float32").theta
     before = Policy.from_checkpoint(here, precision="float32").theta
     moved = {
@@ -330,7 +330,7 @@ def _scored(U: Rollouts, checkpoint: Path) -> Rollouts:
     return U.with_columns(sampler_logprobs=[s[m] for s, m in rows])
 
 
-def _step(config: MeasureConfig, checkpoint: Checkpoint) -> tuple[tuple[str, ...], Any]:
+def _step(config: MeasureConfig, checkpoint: StoredCheckpoint) -> tuple[tuple[str, ...], Any]:
     """What is refused, and the step that is computed all the same."""
     ignored: list[str] = []
     while True:

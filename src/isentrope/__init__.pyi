@@ -17,7 +17,7 @@ from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.advantages import with_rewards, with_advantages
 
 # A checkpoint, and the step from it
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.verbs.checkpoint import Checkpoint
 from isentrope.checkpoint.step import CheckpointStep
 from isentrope.checkpoint.facts import RecordedStep
 from isentrope.checkpoint.infer.settings import Setting

@@ -183,5 +183,6 @@ def test_the_halves_of_a_file_share_no_prompt_and_are_the_same_in_any_order(own)
 def test_one_prompt_cannot_be_shared(own):
     file = own / "one.jsonl"
     write_prompts(file, PROMPTS[:1])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the file says which
         ise.load_task("prompts", "test", file, test_share=0.5)
+    assert "1 different prompts" in str(refusal.value)

@@ -11,7 +11,7 @@ import isentrope as ise
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.checkpoint import facts
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig
 from isentrope.config.stages import SamplingConfig
@@ -144,10 +144,10 @@ def test_where_its_memory_is_short_passes_are_smaller_and_numbers_the_same(more,
 
 def test_micro_batches_follow_the_free_memory(tiny, monkeypatch):
     where = CheckpointConfig(checkpoint_path=str(tiny / "step_4"), device_map="cuda")
-    plain = Checkpoint(tiny / "step_4").load(where, SamplingConfig())
+    plain = StoredCheckpoint(tiny / "step_4").load(where, SamplingConfig())
     assert plain.max_tokens == SamplingConfig().max_tokens
     monkeypatch.setattr(facts, "free_memory", lambda device: 4_000_000)
-    short = Checkpoint(tiny / "step_4").load(where, SamplingConfig())
+    short = StoredCheckpoint(tiny / "step_4").load(where, SamplingConfig())
     assert 1 < short.max_tokens < plain.max_tokens
     sizes = [tokens_in(memory, short.model, short.head) for memory in (1_000_000, 4_000_000)]
     assert sizes[1] > sizes[0] > 1

@@ -17,7 +17,7 @@ from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import Names
 
 
-class Checkpoint(CheckpointFacts):
+class StoredCheckpoint(CheckpointFacts):
     """A checkpoint on disk. Nothing is read before it is asked for, and each fact is read once.
 
     Example:

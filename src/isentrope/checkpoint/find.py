@@ -3,13 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.facts import short_name
 from isentrope.checkpoint.folders import checkpoint_folders
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 
 
-def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
+def find_checkpoints(where: PolicyConfig) -> list[StoredCheckpoint]:
     """Find checkpoints on disk.
 
     Returns:
@@ -20,9 +20,9 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     """
     paths = checkpoint_folders(where.checkpoint_path)
     optimizer = where.optimizer_path if isinstance(where, CheckpointConfig) else None
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[StoredCheckpoint] = []
     for path, name in zip(paths, _name_all(paths), strict=True):
-        checkpoint = Checkpoint(
+        checkpoint = StoredCheckpoint(
             path,
             name=name,
             optimizer=optimizer,
@@ -33,7 +33,7 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     return checkpoints
 
 
-def find_with_optimizers(where: CheckpointConfig) -> list[Checkpoint]:
+def find_with_optimizers(where: CheckpointConfig) -> list[StoredCheckpoint]:
     """Find checkpoints and optimizer states on disk.
 
     Returns:

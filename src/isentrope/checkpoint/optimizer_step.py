@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.in_force import allowed, refuse
 from isentrope.checkpoint.limits import stale_batch
 from isentrope.checkpoint.overrides import configure_step
@@ -94,7 +94,7 @@ def optimizer_step(
         file = file_of(optimizer)
         if not file.is_file():
             raise FileNotFoundError(f"There is no optimizer state at {file}.")
-        checkpoint = Checkpoint(file.parent, name=file.parent.name, optimizer=file)
+        checkpoint = StoredCheckpoint(file.parent, name=file.parent.name, optimizer=file)
         return checkpoint.step(policy, rollouts, overrides, rule=rule, names=names)
     config = configure_step(Path(), policy, overrides)
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)

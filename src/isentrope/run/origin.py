@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.digests import (
     NOTHING,
     TOKENIZER_FILES,
@@ -101,7 +101,7 @@ def _require_present(path: str | Path) -> Path:
     return where
 
 
-def measurement_origin(config: MeasureConfig, checkpoint: Checkpoint) -> Digests:
+def measurement_origin(config: MeasureConfig, checkpoint: StoredCheckpoint) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings = of_measurement(config)
     batch = config.batch_config

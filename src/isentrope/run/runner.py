@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.results.result import item_name
 from isentrope.run.identity import Identity, require_same
 from isentrope.run.lock import noted_if_interrupted, one_writer
@@ -37,7 +37,7 @@ class Item(Generic[_Settings]):
         repeat: Which update batch, from 0.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: StoredCheckpoint
     settings: _Settings
     target: Path
     identity: Identity

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.digests import Digests
 from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.find import find_with_optimizers
@@ -44,7 +44,7 @@ _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "u
 """Settings of a model that say how it was saved, not what it is."""
 
 
-def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None) -> None:
+def require_one_model(checkpoints: Sequence[StoredCheckpoint], base_model: str | None) -> None:
     """Refuse checkpoints of different models.
 
     Args:
@@ -80,7 +80,7 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
         )
 
 
-def _description(checkpoint: Checkpoint, base_model: str | None) -> dict[str, dict[str, Any]]:
+def _description(checkpoint: StoredCheckpoint, base_model: str | None) -> dict[str, dict[str, Any]]:
     """What a checkpoint is, by aspect; empty where its files do not tell."""
     path = checkpoint.path
     name = None
@@ -102,7 +102,7 @@ def _description(checkpoint: Checkpoint, base_model: str | None) -> dict[str, di
     }
 
 
-def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
+def require_one_contract(checkpoints: Sequence[StoredCheckpoint]) -> None:
     """Refuse checkpoints of runs whose configurations differ in what makes the measured step.
 
     Args:
@@ -124,7 +124,7 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
                 )
 
 
-def other_base(checkpoint: Checkpoint, made_from: Digests) -> list[Obstacle]:
+def other_base(checkpoint: StoredCheckpoint, made_from: Digests) -> list[Obstacle]:
     """Whether the base model under an adapter is another than training had.
 
     Returns:
@@ -153,7 +153,7 @@ def _without(content: Content, names: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in names}
 
 
-def require_inputs(config: MeasureConfig) -> list[Checkpoint]:
+def require_inputs(config: MeasureConfig) -> list[StoredCheckpoint]:
     """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files("batch_config")
     checkpoints = find_with_optimizers(config.checkpoint)

@@ -69,16 +69,26 @@ class Sampler:
         policy: The policy; it has the sampler's precision for as long as responses are drawn.
         config: Where prompts and rewards come from, how many of them, and how responses are drawn.
         checkpoint: Its folder, which has the pass rates of its training.
+        tasks: Those of E and U in memory; None for those that the configuration names.
     """
 
     policy: Policy
     config: MeasureConfig
     checkpoint: Path
+    tasks: tuple[Task, Task] | None = None
 
     @property
     def data(self) -> BatchConfig:
         """Where prompts and rewards come from, and how many of them."""
         return self.config.batch_config
+
+    def evaluation_task(self) -> Task:
+        """The task that E's prompts and rewards come from."""
+        return self.data.evaluation_task() if self.tasks is None else self.tasks[0]
+
+    def update_task(self) -> Task:
+        """The task that U's prompts and rewards come from."""
+        return self.data.update_task() if self.tasks is None else self.tasks[1]
 
     def batches(self) -> tuple[Rollouts, Rollouts, UpdateBatchReport | None]:
         """Sample or read E and U.
@@ -98,24 +108,54 @@ class Sampler:
         if data.U_file is not None:
             most = self.config.sampling.max_new_tokens
             template = data.chat_template_kwargs
-            U = read_rollouts(self.policy, data.U_file, data.update_task, most, template)
+            U = read_rollouts(self.policy, data.U_file, self.update_task, most, template)
             U = self._rewarded_update(U)
         if E is None:
             E = self.evaluation(() if shared or U is None else prompts_of(U))
         if U is None:
             U, report = self._update(() if shared else prompts_of(E))
-        if not shared and (both := prompts_of(E) & prompts_of(U)):
+        self._require_apart(E, U)
+        return E, U, report
+
+    def accept(self, E: Rollouts, U: Rollouts) -> tuple[Rollouts, Rollouts]:
+        """Batches in memory, checked as those of files are.
+
+        Args:
+            E: What entropy is measured on.
+            U: What the step is computed from, with rewards, advantages or recorded weights.
+
+        Returns:
+            E, and U with advantages.
+
+        Raises:
+            ValueError: If one does not fit the model, a prompt is in both although the
+                configuration forbids it, or U has nothing that weights its responses.
+        """
+        vocabulary = self.policy.model.get_input_embeddings().weight.shape[0]
+        for batch in (E, U):
+            batch.require_fit(vocabulary, self.policy.context)
+        weighted = any(x is not None for x in (U.rewards, U.advantages, U.token_weights))
+        if not weighted and self.config.estimator.objective != SFT:
+            raise ValueError(
+                "U has neither rewards nor advantages: give draw the reward function of training, "
+                "or use isentrope.with_rewards."
+            )
+        self._require_apart(E, U)
+        return E, self._rewarded_update(U)
+
+    def _require_apart(self, E: Rollouts, U: Rollouts) -> None:
+        """Refuse prompts that are in both batches, unless the configuration allows them."""
+        if not self.data.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
             raise ValueError(
                 f"{len(both)} prompts are in both E and U: use other prompts, or set "
                 "batch_config.allow_overlap=true, which measures the step on prompts that made it."
             )
-        return E, U, report
 
     def read_evaluation(self, path: str | Path) -> Rollouts:
         """E from a file, checked against the policy."""
         most = self.config.sampling.max_new_tokens
         template = self.data.chat_template_kwargs
-        return read_rollouts(self.policy, path, self.data.evaluation_task, most, template)
+        return read_rollouts(self.policy, path, self.evaluation_task, most, template)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -124,7 +164,7 @@ class Sampler:
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
         data = self.data
-        prompts = _exclude(self.policy, data.evaluation_task().prompts, exclude, "E")
+        prompts = _exclude(self.policy, self.evaluation_task().prompts, exclude, "E")
         if data.fixed_prompts:
             return self.in_turn("E", prompts)
         generator = torch.Generator().manual_seed(data.seeds["E"])
@@ -183,7 +223,7 @@ class Sampler:
         """
         try:
             if E.rewards is None:
-                return self.rewarded_by(self.data.evaluation_task(), E)
+                return self.rewarded_by(self.evaluation_task(), E)
             if unscored := refuse_unscored(E):
                 raise ValueError(unscored)
             return E
@@ -195,7 +235,7 @@ class Sampler:
 
     def _update(self, exclude: Collection[PromptIds]) -> tuple[Rollouts, UpdateBatchReport]:
         data = self.data
-        task = data.update_task()
+        task = self.update_task()
         sampling = self.config.sampling
         advantages = self.config.estimator.advantage_rule
         precision = self.config.precision.sampling
@@ -228,7 +268,7 @@ class Sampler:
         if uses_them or needs_none or estimator.objective == SFT:
             return U
         if U.rewards is None:
-            U = self.rewarded_by(self.data.update_task(), U, unscored=True)
+            U = self.rewarded_by(self.update_task(), U, unscored=True)
         return with_advantages(U, estimator.advantage_rule)
 
     def rewarded_by(self, task: Task, batch: Rollouts, *, unscored: bool = False) -> Rollouts:

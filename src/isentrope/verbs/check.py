@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
@@ -89,7 +89,7 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
 
 
 def _check_one(
-    checkpoint: Checkpoint, settings: SettingsInForce, sampler: Sampler
+    checkpoint: StoredCheckpoint, settings: SettingsInForce, sampler: Sampler
 ) -> list[Finding]:
     """The findings of one checkpoint."""
     policy = sampler.policy
@@ -146,7 +146,9 @@ def _check_one(
 _OTHER_STEP = "The step would not be the one that training takes"
 
 
-def _compare_settings(policy: Policy, checkpoint: Checkpoint, settings: SettingsInForce) -> Finding:
+def _compare_settings(
+    policy: Policy, checkpoint: StoredCheckpoint, settings: SettingsInForce
+) -> Finding:
     """Compare a configuration with what the checkpoint says it was trained with."""
     name = "settings of training"
     of_model = [o for o in model_obstacles(policy, checkpoint) if o.name != "dropout"]
@@ -162,7 +164,7 @@ def _compare_settings(policy: Policy, checkpoint: Checkpoint, settings: Settings
 
 
 def _check_batch(
-    sampler: Sampler, U: Rollouts, checkpoint: Checkpoint, settings: SettingsInForce
+    sampler: Sampler, U: Rollouts, checkpoint: StoredCheckpoint, settings: SettingsInForce
 ) -> Iterator[Finding]:
     """Is U a draw of the policy, and has it training's advantages?"""
     name = "U is a draw of the policy"
@@ -184,7 +186,7 @@ def _check_batch(
 
 
 def _try_step(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     policy: Policy,
     state: OptimizerState,
     settings: SettingsInForce,
@@ -209,7 +211,7 @@ def _try_step(
 
 
 def _check_rounding(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     policy: Policy,
     state: OptimizerState,
     settings: SettingsInForce,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.digests import Digests
 from isentrope.checkpoint.find import find_checkpoints
 from isentrope.config.evaluate import (
@@ -91,7 +91,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
 
 def require_evaluation_inputs(
     where: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
-) -> list[Checkpoint]:
+) -> list[StoredCheckpoint]:
     """The checkpoints of a configuration whose files are there and belong together."""
     data.require_files()
     checkpoints = find_checkpoints(where)
@@ -113,7 +113,7 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
     """
 
     def __init__(
-        self, config: EvaluateConfig, checkpoints: Sequence[Checkpoint], folder: Path
+        self, config: EvaluateConfig, checkpoints: Sequence[StoredCheckpoint], folder: Path
     ) -> None:
         """Nothing is loaded yet.
 
@@ -145,7 +145,7 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
             items.append(Item(checkpoint, config, target, Identity(settings, made_from)))
         return items
 
-    def _require_base(self, checkpoint: Checkpoint, made_from: Digests) -> None:
+    def _require_base(self, checkpoint: StoredCheckpoint, made_from: Digests) -> None:
         """Refuse a base model other than training's that was not chosen."""
         path = checkpoint.path
         for obstacle in other_base(checkpoint, made_from):

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import estimate_metrics
@@ -53,7 +53,7 @@ class ChunkedEvaluation:
 
     config: EvaluateConfig
     engine: VllmEngine | None
-    checkpoint: Checkpoint
+    checkpoint: StoredCheckpoint
     step: StepFolder
 
     def make(self, chunks: list[list[Prompt]], policy: Policy, task: Task) -> None:

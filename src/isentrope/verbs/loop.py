@@ -97,10 +97,27 @@ def run_verb(
             f"isentrope {verb.name} runs in one process: its controls share out work as training "
             "does. Start it without torchrun."
         )
-    if batch.U_file is None and verb.least_groups > batch.B_U:
+    require_suited(verb, config, batch.B_U if batch.U_file is None else None)
+    heed(config)
+    with verification(config.checkpoint.verify):
+        return MeasuringRunner(question, config, draw, prepare).run()
+
+
+def require_suited(verb: Verb, config: MeasureConfig, groups: int | None) -> None:
+    """Refuse settings with which a verb has no answer.
+
+    Args:
+        verb: The verb.
+        config: The settings.
+        groups: Prompt groups of U; None where they are not known yet.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    if groups is not None and verb.least_groups > groups:
         raise ValueError(
             f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
-            f"{batch.B_U}."
+            f"{groups}."
         )
     if config.precision.updating.rounding and verb.gradients in ("groups", "prompts"):
         raise ValueError(
@@ -108,9 +125,32 @@ def run_verb(
             "are those of each sequence, which sum to the gradient without rounding. Set it to "
             "null."
         )
-    heed(config)
-    with verification(config.checkpoint.verify):
-        return MeasuringRunner(question, config, draw, prepare).run()
+
+
+def answer(verb: Verb, analyse: Callable[[Prepared], Result], ready: Prepared) -> Result:
+    """What a verb says of a prepared checkpoint, on the command line and in Python.
+
+    Args:
+        verb: The verb.
+        analyse: From the prepared checkpoint, at the measuring precision, to the result.
+        ready: The prepared checkpoint.
+
+    Returns:
+        The result with all that limits it, and the seconds of each stage.
+
+    Raises:
+        ValueError: If the step is rounded and the verb has no answer for that.
+    """
+    if ready.along is not None and not verb.rounded:
+        raise ValueError(
+            f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} "
+            "sum to v, which rounding is no part of. Set it to false."
+        )
+    clock = ready.clock
+    timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
+    with at_precision(ready.policy, ready.config.precision.measuring), timed:
+        analysed = analyse(ready)
+    return replace(analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds))
 
 
 class MeasuringRunner(Runner[SettingsInForce, Result]):
@@ -190,17 +230,7 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
         log.info("%s of %s", verb.name, checkpoint.path)
         require_memory(verb.name, checkpoint.name, checkpoint.path, item.settings.config)
         ready = self._prepare(checkpoint, item.settings, clock)
-        if ready.along is not None and not verb.rounded:
-            raise ValueError(
-                f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} "
-                "sum to v, which rounding is no part of. Set it to false."
-            )
-        timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
-        with at_precision(ready.policy, item.settings.config.precision.measuring), timed:
-            analysed = self.question.analyse(ready)
-        result = replace(
-            analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds)
-        )
+        result = answer(verb, self.question.analyse, ready)
         from_first(lambda: self._write(item, ready, result))
         saved = result.as_saved()
         if len(self._items) > 1:  # tables of tokens are large: those of a study wait on the disk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.limits import model_obstacles
 from isentrope.checkpoint.step import CheckpointStep, take_step
@@ -57,7 +57,7 @@ class Prepared:
             same checkpoint; None where there is no other.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: StoredCheckpoint
     settings: SettingsInForce
     policy: Policy
     E: Rollouts
@@ -100,12 +100,13 @@ class Prepared:
 
 
 def prepare_checkpoint(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     settings: SettingsInForce,
     clock: Clock,
     policy: Policy | None = None,
+    batches: tuple[Rollouts, Rollouts] | None = None,
 ) -> Prepared:
-    """Load a checkpoint, if its policy is not there, draw E and U, and compute the step."""
+    """Load a checkpoint and draw E and U, if they are not there, and compute the step."""
     config = settings.config
     estimator = config.estimator
     with clock.stage("load"):
@@ -117,7 +118,11 @@ def prepare_checkpoint(
     sampler = Sampler(policy, config, checkpoint.path)
     with clock.stage("batches"):
         refuse(model_obstacles(policy, checkpoint), settings.ignored, checkpoint.name)
-        E, U, report = sampler.batches()
+        report = None
+        if batches is None:
+            E, U, report = sampler.batches()
+        else:
+            E, U = sampler.accept(*batches)
     with clock.stage("update"), at_precision(policy, config.precision.updating):
         step = take_step(
             checkpoint,
@@ -126,10 +131,10 @@ def prepare_checkpoint(
             settings,
             U,
             sampler.longest(U),
-            drawn_here=sampler.data.U_file is None,
+            drawn_here=batches is None and sampler.data.U_file is None,
         )
     sizes = {*U.prompt_index.unique(return_counts=True)[1].tolist()}
-    batches = BatchesRecord(
+    record = BatchesRecord(
         B_E=len(E),
         B_U=U.n_prompts,
         G=sizes.pop() if len(sizes) == 1 else None,
@@ -143,13 +148,13 @@ def prepare_checkpoint(
         E=E,
         U=step.rollouts or U,
         step=step,
-        header=_make_header(checkpoint, settings, sampler, batches, step),
+        header=_make_header(checkpoint, settings, sampler, record, step),
         clock=clock,
         sampler=sampler,
     )
 
 
-Prepare = Callable[[Checkpoint, SettingsInForce, Clock], Prepared]
+Prepare = Callable[[StoredCheckpoint, SettingsInForce, Clock], Prepared]
 
 
 class PreparedOnce:
@@ -158,7 +163,9 @@ class PreparedOnce:
     def __init__(self) -> None:
         self._prepared: dict[Path, tuple[Prepared, dict[str, float]]] = {}
 
-    def __call__(self, checkpoint: Checkpoint, settings: SettingsInForce, clock: Clock) -> Prepared:
+    def __call__(
+        self, checkpoint: StoredCheckpoint, settings: SettingsInForce, clock: Clock
+    ) -> Prepared:
         """The checkpoint, with the seconds of its first preparation on every clock."""
         if checkpoint.path not in self._prepared:
             ready = prepare_checkpoint(checkpoint, settings, clock)
@@ -169,7 +176,7 @@ class PreparedOnce:
 
 
 def _make_header(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     settings: SettingsInForce,
     sampler: Sampler,
     batches: BatchesRecord,

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import torch
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.next_update import (
     NEXT_UPDATE,
@@ -86,7 +86,7 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
 
 
 def _replay_one(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     where: CheckpointConfig,
     sampling: SamplingConfig,
     precision: Precision,
@@ -153,7 +153,7 @@ def _judge_step(error: float, rounding: float, limit: float) -> Finding:
     return Finding.judged(SAME_STEP, "" if error <= allowed else detail, advice, detail)
 
 
-def _find_next(checkpoint: Checkpoint) -> Checkpoint:
+def _find_next(checkpoint: StoredCheckpoint) -> StoredCheckpoint:
     """The checkpoint one step later."""
     step = checkpoint.step_number
     if step is None:
@@ -163,7 +163,7 @@ def _find_next(checkpoint: Checkpoint) -> Checkpoint:
         )
     for path in checkpoint.path.resolve().parent.iterdir():
         if path.is_dir() and step_of_folder(path.name) == step + 1:
-            return Checkpoint(path, name=path.name)
+            return StoredCheckpoint(path, name=path.name)
     raise NoNextStepError(
         f"There is no checkpoint of step {step + 1} beside {checkpoint.path} to compare with: "
         "train with training.save_every=1, or take the step again by `isentrope train --from "

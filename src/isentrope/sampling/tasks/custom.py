@@ -16,7 +16,7 @@ output), "sampler_logprobs", "token_weights" and "entropy_weights".
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,14 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of, with_template
+from isentrope.sampling.prompts import (
+    Prompt,
+    PromptLike,
+    as_prompts,
+    name_prompts,
+    runs_of,
+    with_template,
+)
 from isentrope.sampling.tasks.task import require_probability, require_split, shuffled_epochs
 from isentrope.system.files import short_digest
 from isentrope.system.reading import read_json_lines, reading, require_types
@@ -70,6 +77,15 @@ class _ResponseLine(_PromptLine, extra="forbid"):
     entropy_weights: list[_Number] = []
 
 
+PromptSource = str | Path | Sequence[PromptLike]
+"""A file of prompts, or prompts."""
+
+
+def describe_source(source: PromptSource) -> str:
+    """What messages call a source of prompts."""
+    return str(source) if isinstance(source, (str, Path)) else "the list of prompts"
+
+
 class PromptFile:
     """A user's prompts; the reward is 1 where the response is the reference, white space aside.
 
@@ -78,11 +94,13 @@ class PromptFile:
         places: The file and line of each.
     """
 
-    def __init__(self, path: str | Path, split: str = "train", *, test_share: float = 0.0) -> None:
+    def __init__(
+        self, path: PromptSource, split: str = "train", *, test_share: float = 0.0
+    ) -> None:
         """Read the prompts.
 
         Args:
-            path: A file of jsonl, parquet or csv.
+            path: A file of jsonl, parquet or csv; or prompts.
             split: "train" or "test", where the file has both; else any.
             test_share: Share of the different prompts that are those of "test", the others being
                 those of "train"; 0: the file has no splits.
@@ -90,17 +108,13 @@ class PromptFile:
         Raises:
             ValueError: If a line is not understood, or one of the splits would be empty.
         """
-        rows = _rows(Path(path), _PromptLine)
-        prompts = [_prompt(row, where) for where, row in rows]
+        places, prompts, responses = _read_prompts(path)
         lines = list(range(len(prompts)))
         if test_share:
-            lines = _lines_of_split(prompts, split, test_share, str(path))
-        if all("response_ids" in row for _, row in rows):  # a line per response
-            first = {prompts[i].content: i for i in reversed(lines)}
-            lines = [i for i in lines if first[prompts[i].content] == i]
-        self.places = [rows[i][0] for i in lines]
+            lines = _lines_of_split(prompts, split, test_share, describe_source(path))
+        self.places = [places[i] for i in lines]
         self.prompts = [prompts[i] for i in lines]
-        self._responses = [(rows[i][0], rows[i][1].get("response")) for i in lines]
+        self._responses = [(places[i], responses[i]) for i in lines]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response equals the reference, else 0.
@@ -140,6 +154,22 @@ class PromptFile:
                 raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
         order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
+
+
+def _read_prompts(source: PromptSource) -> tuple[list[str], list[Prompt], list[Any]]:
+    """Where each prompt stands, the prompts, and their own responses, or None."""
+    if not isinstance(source, (str, Path)):
+        prompts = name_prompts(source)
+        return [f"Prompt {p.key!r}" for p in prompts], prompts, [None] * len(prompts)
+    rows = _rows(Path(source), _PromptLine)
+    prompts = [_prompt(row, where) for where, row in rows]
+    lines = list(range(len(prompts)))
+    if all("response_ids" in row for _, row in rows):  # a line per response
+        first = {prompts[i].content: i for i in reversed(lines)}
+        lines = [i for i in lines if first[prompts[i].content] == i]
+    places = [rows[i][0] for i in lines]
+    responses = [rows[i][1].get("response") for i in lines]
+    return places, [prompts[i] for i in lines], responses
 
 
 def _lines_of_split(prompts: list[Prompt], split: str, test_share: float, path: str) -> list[int]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
+from isentrope.sampling.tasks.custom import PromptFile, PromptSource
 from isentrope.sampling.tasks.names import NAME, TASKS, is_task
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
@@ -90,6 +91,51 @@ def load_task(
     return cast(Callable[..., Task], target)(
         **{key: source[key] for key in takes if key in source}, **options
     )
+
+
+def task_of(
+    prompts: PromptSource | None,
+    reward: Callable[..., Any] | Task | str | None,
+    split: str,
+    test_share: float = 0.0,
+) -> Task:
+    """A task from prompts and a reward, each by name or in memory.
+
+    Args:
+        prompts: A file of prompts, or prompts; None where the reward is a task with its own.
+        reward: A reward function in a form of `rewards`, a task, or the name of either; None where
+            responses are not rewarded.
+        split: "train" or "test".
+        test_share: Share of the different prompts that are those of "test"; 0: no splits.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: If prompts are missing, or given beside a task that has its own.
+    """
+    shared = {"test_share": test_share} if test_share else {}
+    if isinstance(reward, str) and (prompts is None or isinstance(prompts, (str, Path))):
+        return load_task(reward, split, prompts, **shared)
+    function: Any = reward
+    name = getattr(reward, "__name__", type(reward).__name__)
+    if isinstance(reward, str):
+        name = reward
+        if not is_task(reward) or (reward in TASKS and reward != "prompts"):
+            raise ValueError(
+                f"{reward!r} is not a reward of a list of prompts: give a function, or the name of "
+                "one as file.py:name."
+            )
+        function = None if reward in TASKS else _load_target(reward)
+    if isinstance(function, Task):
+        if prompts is not None:
+            raise ValueError(f"The task {name} has prompts of its own: give none beside it.")
+        return function
+    if prompts is None:
+        raise ValueError(f"The reward {name} needs prompts: give a list of them, or a file.")
+    if function is None:
+        return PromptFile(prompts, split, **shared)
+    return RewardedPrompts(prompts, [RewardCall(function, name)], split=split, **shared)
 
 
 def _reward_prompts(

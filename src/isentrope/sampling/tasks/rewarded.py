@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.prompts import Prompt, name_prompts
-from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.custom import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.rewards import OF_BATCHES, ResponseBatch, RewardCall, combined
 from isentrope.sampling.tasks.task import RewardsBatches, Task
+from isentrope.system.reading import read_json
 
 
 class RewardedPrompts(PromptFile):
@@ -22,7 +24,7 @@ class RewardedPrompts(PromptFile):
 
     def __init__(
         self,
-        path: str | Path,
+        path: PromptSource,
         calls: Sequence[RewardCall],
         weights: Any = None,
         split: str = "train",
@@ -31,7 +33,7 @@ class RewardedPrompts(PromptFile):
         """Read the prompts.
 
         Args:
-            path: A file of jsonl, parquet or csv.
+            path: A file of jsonl, parquet or csv; or prompts.
             calls: The reward functions.
             weights: One per function; None for 1 each.
             split: "train" or "test", where the file has both; else any.
@@ -55,8 +57,8 @@ class RewardedPrompts(PromptFile):
         self.columns = list(dict.fromkeys(name for p in self.prompts for name in p.columns))
         if taken := [name for name in self.columns if name in OF_BATCHES]:
             raise ValueError(
-                f"{path} has the column {taken[0]!r}, which is a name of the reward function's own "
-                "arguments: rename the column."
+                f"{describe_source(path)} has the column {taken[0]!r}, which is a name of the "
+                "reward function's own arguments: rename the column."
             )
         readable = all(p.text is not None or p.messages is not None for p in self.prompts)
         for call in calls:
@@ -164,7 +166,11 @@ def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
     def rewards(rollouts: Rollouts) -> list[float]:
         from transformers import TrainerState
 
-        state = TrainerState.load_from_json(str(file)) if file.is_file() else None
+        state = None
+        if file.is_file():
+            content = read_json(file, finite=False)
+            names = {field.name for field in fields(TrainerState)}  # scripts write keys beside
+            state = TrainerState(**{k: content[k] for k in content.keys() & names})
         return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
 
     return rewards
