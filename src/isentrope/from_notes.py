@@ -8,6 +8,7 @@ from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.system.log import log
+from isentrope.system.one_line import one_line, quoted
 
 
 class EntropyMeasurements:
@@ -24,6 +25,10 @@ class EntropyMeasurements:
             config: Sections and keys as `isentrope config show` prints them, or a YAML file.
         """
         self.config = config if isinstance(config, MeasureConfig) else load_config(config)
+
+    def __repr__(self) -> str:
+        path = self.config.checkpoint.checkpoint_path
+        return one_line(self, f"of {quoted(str(path))}")
 
     def run_experiments(self) -> dict[str, Any]:
         """Measure and write the run folder.

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -86,10 +87,15 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
 
 
 @pytest.mark.parametrize("verb", MEASURING)
-def test_a_prompt_shows_the_first_sentence_and_a_notebook_all_and_a_table(folders, verb):
+def test_a_prompt_shows_sentences_in_one_line_and_a_notebook_all_and_a_table(folders, verb):
     result = Result.load(folders[verb])
-    first, *_ = sentences = result.sentences()
-    assert repr(result) == f"<{type(result).__name__} of step_4: {first.text}>"
+    sentences = result.sentences()
+    line = repr(result)
+    assert line.startswith(f"<{type(result).__name__}: of step_4; ")
+    assert len(line) <= 200
+    assert line.isprintable()
+    first, *_ = sentences
+    assert re.split("[:;] ", first.text.replace("\u00a0", " "))[0] in line
     page = result._repr_html_()
     assert (page.count("<p>"), page.count("<table>")) == (len(sentences), 1)
 

@@ -32,6 +32,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
 from isentrope.system.log import log
 from isentrope.system.memory import free_memory, require_device
+from isentrope.system.one_line import one_line, quoted
 from isentrope.system.processes import world_size
 
 
@@ -48,6 +49,10 @@ class RecordedStep:
     rollouts: Rollouts
     facts: Mapping[str, Any]
     control: Vector | None
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.facts)
+        return one_line(self, repr(self.rollouts)[1:-1], f"with {names}" if names else "no facts")
 
 
 class CheckpointFacts:
@@ -92,7 +97,8 @@ class CheckpointFacts:
         self._optimizer = optimizer
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
+        path = str(self.path)
+        return one_line(self, quoted(self.name), f"in {path!r}")
 
     @property
     def step_number(self) -> int | None:

@@ -42,7 +42,7 @@ OTHER_GROUPS = "THE PARAM GROUPS ARE NOT THOSE OF TRAINING"
 """Begins the note on param groups that differ from those that training recorded."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckpointStep(Step):
     """The step from a checkpoint, with what limits it.
 

@@ -54,6 +54,7 @@ from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
 from isentrope.system.log import log
 from isentrope.system.memory import kept_blocks
+from isentrope.system.one_line import one_line
 from isentrope.system.processes import rank, together
 from isentrope.system.saved_fields import SavedFields
 
@@ -124,6 +125,9 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
+
+    def __repr__(self) -> str:
+        return one_line(self, repr(self._feedback.target), repr(self._options)[1:-1])
 
     def attach(self, trainer: Any, *, checkpoints: bool = True) -> EntropyBudget:
         """Correct the steps of a trainer; call this before attaching a probe to it.

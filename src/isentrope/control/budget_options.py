@@ -7,6 +7,7 @@ from pydantic import Field
 from isentrope.control.base import Count, Positive, options
 from isentrope.control.gradients import GROUPS_PER_SAMPLE
 from isentrope.nouns.choices import Functional
+from isentrope.system.one_line import changed_fields, one_line
 
 
 @options
@@ -40,3 +41,6 @@ class BudgetOptions:
     size: Annotated[int, Field(ge=4 * GROUPS_PER_SAMPLE)] = 64
     every: Count = 2
     average: Count = 8
+
+    def __repr__(self) -> str:
+        return one_line(self, *changed_fields(self))

@@ -34,6 +34,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.one_line import one_line, plural
 from isentrope.system.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class EntropyChange:
     sample: ScoredBatch = field(repr=False)
     moved: Sequence[MovedScores] = field(default=(), repr=False)
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
+
+    def __repr__(self) -> str:
+        first = [] if self.first_order is None else [f"δH₁ {self.first_order}"]
+        rates = plural(len(self.points), "learning rate")
+        return one_line(self, f"H {self.entropy}", *first, f"{rates}, {self.method}")
 
     @property
     def unit(self) -> str:

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from isentrope.nouns.estimate import Estimate
+from isentrope.system.one_line import one_line
 
 BLOCKS = 5
 MIN_STEPS = 10
@@ -82,6 +83,10 @@ class EntropyLaw:
     autocorrelation: float
     curvature: Estimate
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        law = f"R = b − a exp(h), R² {self.r_squared:.2g}"
+        return one_line(self, f"{law}, a {self.a}", f"b {self.b}")
 
     @property
     def misfits(self) -> bool:

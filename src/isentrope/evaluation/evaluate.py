@@ -24,6 +24,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
+from isentrope.system.one_line import one_line, plural
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Evaluation:
     metrics: dict[str, Estimate | None]
     records: pd.DataFrame
     decoding: Decoding
+
+    def __repr__(self) -> str:
+        metrics = [f"{name} {e}" for name, e in self.metrics.items() if e is not None]
+        size = plural(len(self.records), f"{self.decoding} response")
+        return one_line(self, f"{size}, {plural(len(metrics), 'metric')}", *metrics)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per metric that has a value: value, se, ci_low, ci_high, n, unit, method."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isentrope.nouns.choices import ALL_METRICS, Metric
+from isentrope.system.one_line import changed_fields, one_line
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class EvaluationOptions:
     metrics: Sequence[Metric] = ALL_METRICS
     right_above: float = 0.5
     batch_size: int = 64
+
+    def __repr__(self) -> str:
+        return one_line(self, *changed_fields(self))
 
 
 def powers_of_two(n: int) -> tuple[int, ...]:

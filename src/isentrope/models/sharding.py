@@ -31,6 +31,7 @@ from torch.distributed.tensor import DTensor
 from isentrope.models.architecture import UnsupportedModelError, decoder_of, name_of
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.sharded import is_sharded, summed_in_parts, whole
+from isentrope.system.one_line import one_line
 from isentrope.system.processes import world_size
 
 
@@ -124,6 +125,9 @@ class SpreadPoint:
 
     direction: Tensor
     eta: Tensor | float
+
+    def __repr__(self) -> str:
+        return one_line(self, f"of shape {tuple(self.direction.shape)}")
 
     def at(self, theta: Tensor) -> Tensor:
         """The whole of θ + ηv, from the whole of θ."""

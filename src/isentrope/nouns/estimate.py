@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
+from isentrope.system.one_line import one_line
 
 HANDFUL = 10
 """Participation below which few units carry a number, and a sixth of the units if that is less."""
@@ -260,6 +261,9 @@ class Estimate:
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
         return {**asdict(self), "warnings": list(self.warnings)}
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{self}, n = {self.n}")
 
     def __str__(self) -> str:
         interval = (

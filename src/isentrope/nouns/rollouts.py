@@ -29,6 +29,7 @@ from isentrope.nouns.rollout_columns import (
     read_rollout_columns,
     token_ids,
 )
+from isentrope.nouns.shown_rollouts import ShownRollouts
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.file_contents import read_schema
 from isentrope.system.files import sha256, write_file
@@ -39,8 +40,8 @@ _LENGTH = b"max_new_tokens"
 _CURE = "Restore the file, or draw the batch again."
 
 
-@dataclass
-class Rollouts:
+@dataclass(repr=False)
+class Rollouts(ShownRollouts):
     """n sequences, on the CPU. All lists are parallel, of length n; plain lists become tensors.
 
     Attributes:

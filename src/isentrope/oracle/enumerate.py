@@ -26,6 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.oracle.plain import Tree, derivatives, gradients, unflattened
 from isentrope.policy.language_model import Policy
+from isentrope.system.one_line import one_line, plural
 
 MOST_RESPONSES = 200_000
 """Largest number of responses that is enumerated."""
@@ -92,6 +93,10 @@ class ExactPolicy:
     policy: Policy
     rollouts: Rollouts
     n_prompts: int
+
+    def __repr__(self) -> str:
+        size = f"{plural(len(self.rollouts), 'response')} to {plural(self.n_prompts, 'prompt')}"
+        return one_line(self, f"all {size}", repr(self.policy)[1:-1])
 
     def probabilities(self, params: Vector | None = None) -> Tensor:
         """Probability of every response given its prompt.

@@ -35,6 +35,7 @@ from isentrope.policy.same_function import require_own_logits
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores, Softmax
 from isentrope.system.manifest import verification
+from isentrope.system.one_line import one_line
 
 
 class Policy(Theta):
@@ -119,6 +120,11 @@ class Policy(Theta):
             )
         self.require_no_dropout()
         self.require_own_logits()
+
+    def __repr__(self) -> str:
+        kind = type(self.scorer.lm).__name__
+        numbers = f"temperature {self.temperature:g}, {self.precision.runtime_dtype}"
+        return one_line(self, f"{kind} on {self.device}", self.size, numbers)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, **options: Any) -> Policy:

@@ -18,6 +18,7 @@ from isentrope.policy.ratio_test import ratio_test
 from isentrope.policy.record_causes import Record, RecordFault, cause_of, impossible, tolerance_of
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.one_line import one_line, plural
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class LogprobCheck:
     mean_ratio: float = math.nan
     standard_error: float = math.nan
     p_value: float = math.nan
+
+    def __repr__(self) -> str:
+        ratio = f"mean π/π_s {self.mean_ratio:.4g} ± {self.standard_error:.2g}"
+        return one_line(
+            self, self.fault or "sound", f"{plural(self.tokens, 'token')}, {ratio}", self.sentence
+        )
 
     @property
     def sound(self) -> bool:

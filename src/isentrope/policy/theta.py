@@ -12,6 +12,7 @@ from isentrope.nouns.forward_mode import derivatives_along, derivatives_at_zero
 from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.parallel.ranks import SharedWork
 from isentrope.parallel.sharded import is_sharded, local_part, total
+from isentrope.system.one_line import plural
 
 _multi_tensor: Any = torch
 """Its operations on lists of tensors have no public names; torch's optimizers are made of them."""
@@ -69,6 +70,13 @@ class Theta(SharedWork):
     def theta(self) -> Vector:
         """θ: the trainable parameters by name, detached, sharing the model's memory."""
         return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def size(self) -> str:
+        """The size of θ in words."""
+        theta = self.theta
+        parameters = plural(sum(x.numel() for x in theta.values()), "trainable parameter")
+        return f"{parameters} in {plural(len(theta), 'tensor')}"
 
     @property
     def parts(self) -> Vector:

@@ -26,6 +26,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils.checkpoint import checkpoint
 
 from isentrope.models.architecture import ScaledHead
+from isentrope.system.one_line import one_line, plural
 
 LOGITS_HELD = 2**23
 """Largest number of logits held at once, for any number of tokens and any vocabulary."""
@@ -72,6 +73,13 @@ class Scores:
     mask: Tensor
     features: Tensor | None = None
     variances: Tensor | None = None
+
+    def __repr__(self) -> str:
+        rows, columns = self.mask.shape
+        tokens = plural(int(self.mask.sum()), "token")
+        size = f"{plural(rows, 'response')}, {tokens}, padded to {columns}"
+        optional = [name for name in ("features", "variances") if getattr(self, name) is not None]
+        return one_line(self, size, *([f"with {', '.join(optional)}"] if optional else []))
 
 
 def require_finite(scores: Scores) -> None:

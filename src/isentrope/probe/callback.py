@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from transformers import TrainerCallback
 
 from isentrope.checkpoint.infer.unshown import template_of
 from isentrope.checkpoint.record.observing import add_to_log, bare_model, evaluating
@@ -36,7 +35,7 @@ from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean
 from isentrope.probe.options import ProbeOptions
-from isentrope.probe.reading import ProbeReading, read
+from isentrope.probe.reading import Readings, read
 from isentrope.probe.requirements import (
     require_known_optimizer,
     require_recordable,
@@ -56,15 +55,13 @@ from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, wit
 from isentrope.sampling.streams import generator_of
 from isentrope.system.log import log
 from isentrope.system.processes import rank, together
-from isentrope.system.saved_fields import SavedFields
 
 
-class EntropyProbe(SavedFields, TrainerCallback):
+class EntropyProbe(Readings):
     """A callback that reads entropy changes while a transformers or TRL trainer runs.
 
     Attributes:
         options: What a reading is.
-        history: All readings of this process.
         kept: The gradient of the last reading; none without `log_every`.
     """
 
@@ -98,8 +95,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         """
         if every < 1 or size < 2:
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
-        self._prompts = name_prompts(prompts)
-        self._every = every
+        super().__init__(name_prompts(prompts), every)
         self._size = size
         self.options = options
         self._record = record
@@ -116,8 +112,6 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._policy: Policy | None = None
         self._before: list[ScoredBefore] = []
         self._zero_step: ZeroStep | None = None
-        self._latest: dict[str, float] = {}
-        self.history: list[ProbeReading] = []
 
     def attach(self, trainer: Any) -> EntropyProbe:
         """Follow a trainer, and add each reading to its logs.
@@ -143,10 +137,6 @@ class EntropyProbe(SavedFields, TrainerCallback):
         trainer.add_callback(self)
         add_to_log(trainer, self.latest)
         return self
-
-    def latest(self) -> dict[str, float]:
-        """Flat numbers of the step just taken; empty if it was not probed."""
-        return dict(self._latest)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; one of an earlier version has no postponed reading."""

@@ -6,6 +6,7 @@ from typing import Any
 from isentrope.nouns.choices import Functional, Method, Preconditioning
 from isentrope.sampling.advantages import RewardFunction
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.one_line import changed_fields, one_line
 
 
 def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
@@ -72,6 +73,9 @@ class ProbeOptions:
     max_new_tokens: int | None = None
     reward: Task | RewardFunction | None = None
     position_pattern: str | None = None
+
+    def __repr__(self) -> str:
+        return one_line(self, *changed_fields(self))
 
     def sampling(self, args: Any) -> tuple[float, int]:
         """Temperature and longest response: those given, or of a trainer's arguments."""

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import TrainerCallback
 
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals, along
@@ -23,6 +24,9 @@ from isentrope.estimators.sample import statistics_of_sample
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
+from isentrope.sampling.prompts import Prompt
+from isentrope.system.one_line import one_line, plural
+from isentrope.system.saved_fields import SavedFields
 from isentrope.update.step import COMPONENTS
 
 ALWAYS = COMPONENTS[:3]
@@ -91,6 +95,30 @@ class ProbeReading:
                 name = _LOGGED_AS.get(field, field)
                 flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat | (self.price.to_dict() if self.price else {})
+
+
+class Readings(SavedFields, TrainerCallback):
+    """A callback that keeps its readings.
+
+    Attributes:
+        history: All readings of this process.
+    """
+
+    def __init__(self, prompts: list[Prompt], every: int) -> None:
+        """Begin without a reading."""
+        self._prompts = prompts
+        self._every = every
+        self._latest: dict[str, float] = {}
+        self.history: list[ProbeReading] = []
+
+    def __repr__(self) -> str:
+        prompts = f"{plural(len(self._prompts), 'prompt')}, every {plural(self._every, 'step')}"
+        last = [f"the last {self.history[-1].per_token}"] if self.history else []
+        return one_line(self, prompts, plural(len(self.history), "reading"), *last)
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the step just taken; empty if it was not probed."""
+        return dict(self._latest)
 
 
 def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:

@@ -21,7 +21,6 @@ from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
 from isentrope.nouns.tables import table_schema
 from isentrope.results.answers.blocks import Printed, Sentence, Table
-from isentrope.results.answers.html import as_html
 from isentrope.results.decode import CURE, ResultsError, decode
 from isentrope.results.encode import encode
 from isentrope.results.header import Header
@@ -31,7 +30,9 @@ from isentrope.results.verbs import Verb
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_table
 from isentrope.system.files import write_json
+from isentrope.system.html_table import html_table
 from isentrope.system.manifest import verify
+from isentrope.system.one_line import one_line
 from isentrope.system.reading import read_json
 
 RESULTS = "results.json"
@@ -129,13 +130,17 @@ class Result(Header):
         return resolve_name(_ANSWERS)[cls.verb].blocks(results)
 
     def __repr__(self) -> str:
-        said = "; ".join(sentence.text for sentence in self.sentences()[:1])
-        return f"<{type(self).__name__} of {self.name}: {said}>"
+        return one_line(self, f"of {self.name}", *(x.text for x in self.sentences()))
 
     def _repr_html_(self) -> str:
         """Sentences and the first table, for a notebook."""
-        tables = (block for block in self.printed([self]) if isinstance(block, Table))
-        return as_html(self.sentences(), next(tables, None))
+        sentences = [sentence.text for sentence in self.sentences()]
+        for block in self.printed([self]):
+            if isinstance(block, Table):
+                titles = [column.title for column in block.columns]
+                columns = [block.cells(column) for column in block.columns]
+                return html_table(sentences, titles, [*zip(*columns, strict=True)], block.title)
+        return html_table(sentences, [], [])
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""

@@ -20,6 +20,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
 from isentrope.sampling.encoding import encode_texts
 from isentrope.system.files import short_digest
+from isentrope.system.one_line import one_line, quoted
 
 _LOG = logging.getLogger("isentrope")
 
@@ -57,6 +58,10 @@ class Prompt:
             raise ValueError(f"Prompt {self.key!r} has neither text, messages nor token ids.")
         if self.token_ids is not None and len(self.token_ids) == 0:
             raise ValueError(f"Prompt {self.key!r} is empty: it has no token.")
+
+    def __repr__(self) -> str:
+        facts = [] if self.reference is None else [f"reference {quoted(self.reference)}"]
+        return one_line(self, f"{quoted(self.key)}, {quoted(self.content)}", *facts)
 
     @property
     def content(self) -> str:

@@ -27,6 +27,7 @@ from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import mapped_blocks
+from isentrope.system.one_line import one_line, plural
 from isentrope.update.objective import entropy_weights, token_weights
 from isentrope.update.optimizer_rules import RULES, SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
@@ -67,6 +68,17 @@ class Step:
     matched_by: str
     warnings: tuple[str, ...] = ()
     entropy_weights: Tensor | None = None
+
+    def __repr__(self) -> str:
+        size = plural(sum(x.numel() for x in self.direction.values()), "parameter")
+        return one_line(
+            self,
+            f"at learning rate {self.learning_rate:.3g}, {size} in {len(self.direction)} tensors",
+            f"the sum of {', '.join(self.components)}",
+            f"gradient norm {self.gradient_norm:.3g}, of which clipping keeps "
+            f"{self.clip_factor:.3g}",
+            *([plural(len(self.warnings), "warning")] if self.warnings else []),
+        )
 
     @property
     def acting(self) -> Tensor:

@@ -47,6 +47,7 @@ from isentrope.system.file_contents import (
     sort_metadata,
 )
 from isentrope.system.files import write_file
+from isentrope.system.one_line import one_line, plural
 from isentrope.system.reading import reading
 
 SIDE = TableSchema(
@@ -88,6 +89,12 @@ class FisherKernel:
 
     def __post_init__(self) -> None:
         require_finite_kernel(self.matrix)
+
+    def __repr__(self) -> str:
+        rows, columns = self.matrix.shape
+        batches = "one batch" if self.symmetric else "two batches"
+        size = f"{rows} × {plural(columns, 'response')} of {batches}"
+        return one_line(self, f"{size}, {plural(self.parameters, 'parameter')}")
 
     @property
     def zero_rows(self) -> list[int]:

@@ -24,6 +24,7 @@ from isentrope.estimators.reward_change import REWARD
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.vectors import Vector, axpy
+from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
 FEWEST_GROUPS = 8
@@ -83,6 +84,13 @@ class Frontier:
     reached_by_mean: Absent[Estimate] = None
     noise: Absent[Estimate] = None
     missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            f"the step reaches {self.reached} of the radius",
+            f"at its entropy a step could earn {self.lost} more",
+        )
 
 
 def frontier_of_gradients(

@@ -14,6 +14,7 @@ from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.one_line import changed_fields, one_line, plural
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class InfluenceOptions(EstimatorOptions):
     groups: int | None = None
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     gradients: GradientOptions = GradientOptions()
+
+    def __repr__(self) -> str:
+        return one_line(self, *changed_fields(self))
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,10 @@ class Attribution:
     budget: dict[str, Estimate]
     groups: GradientGroups
     rounding: float
+
+    def __repr__(self) -> str:
+        responses = plural(self.by_group.shape[1], "response")
+        return one_line(self, f"of {responses}", f"total {self.budget['total']}")
 
     @property
     def unit(self) -> str:
@@ -102,6 +110,12 @@ class Influence:
     how: str
     reliability: dict[str, Estimate]
     listed_share: dict[str, float]
+
+    def __repr__(self) -> str:
+        size = plural(len(self.U), "response")
+        what = "sequences" if self.scores is None else "sequences and tokens"
+        reward = [] if self.reward is None else [f"δJ₁ {self.reward.budget['total']}"]
+        return one_line(self, f"of {size}, by {what}", f"δH₁ {self.total}", *reward)
 
     @property
     def groups(self) -> int:

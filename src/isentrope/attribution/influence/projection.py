@@ -45,6 +45,7 @@ from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tried_again
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
 DIRECTIONS_AT_ONCE = 8
@@ -150,6 +151,10 @@ class Shares:
 
     totals: dict[str, Estimate]
     by_sequence: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        parts = (f"{name} {self.totals[name]}" for name in ("gradient", *self.totals))
+        return one_line(self, *dict.fromkeys(parts))
 
 
 def influence_shares(

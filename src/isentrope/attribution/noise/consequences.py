@@ -42,6 +42,7 @@ from isentrope.attribution.noise.scale import require_units
 from isentrope.estimators.jackknife import Units
 from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.nouns.estimate import Estimate
+from isentrope.system.one_line import one_line
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,9 @@ class EntropyNoiseScale:
     noise_scale: Estimate
     prompts_for_gradient_sign: Estimate
     prompts_for_sign: Estimate
+
+    def __repr__(self) -> str:
+        return one_line(self, f"B {self.noise_scale}", f"sign from {self.prompts_for_sign}")
 
 
 def entropy_noise_scale(

@@ -51,6 +51,7 @@ from isentrope.nouns.freedom import freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
+from isentrope.system.one_line import one_line
 from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
 
@@ -76,6 +77,9 @@ class NoiseScale:
     trace: Estimate
     b_simple: Estimate
     gram: Tensor = field(repr=False)
+
+    def __repr__(self) -> str:
+        return one_line(self, f"B_simple {self.b_simple}", f"of {len(self.gram)} units")
 
 
 def noise_scale(

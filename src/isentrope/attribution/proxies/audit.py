@@ -54,6 +54,7 @@ from isentrope.attribution.proxies.audit_table import AuditRow
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
+from isentrope.system.one_line import changed_fields, one_line, plural
 
 BOOTSTRAP = "cluster bootstrap over prompts"
 _NEARLY_ONE = 1 - 1e-12
@@ -85,6 +86,12 @@ class Audit:
     statistics: Mapping[str, dict[str, Estimate]]
     tops: Mapping[float, int]
     n_items: int
+
+    def __repr__(self) -> str:
+        reliability = self.statistics.get(MEASURED_ROW, {}).get("spearman_reliability")
+        proxies = len(self.statistics.keys() - {MEASURED_ROW})
+        facts = [] if reliability is None else [f"reliability {reliability}"]
+        return one_line(self, f"{proxies} proxies on {plural(self.n_items, 'item')}", *facts)
 
     def __getitem__(self, proxy: str) -> Mapping[str, Estimate]:
         return self.statistics[proxy]
@@ -131,6 +138,9 @@ class AuditOptions:
     draws: int = 200
     seed: int = 0
     confidence: float = 0.95
+
+    def __repr__(self) -> str:
+        return one_line(self, *changed_fields(self))
 
 
 def audit(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from isentrope.system.inert import Inert, load_torch
+from isentrope.system.one_line import one_line, plural, quoted
 from isentrope.system.reading import reading
 from isentrope.system.secrets import secrets_in
 
@@ -52,6 +53,12 @@ class SavedArguments:
     kind: str
     fields: Mapping[str, Any]
     processes: int = 1
+
+    def __repr__(self) -> str:
+        size = plural(len(self.fields), "argument")
+        return one_line(
+            self, f"{size} of {quoted(self.kind)}", f"{self.processes} of training's processes"
+        )
 
     @property
     def trainer(self) -> Literal["grpo", "rloo", "sft", "other"]:

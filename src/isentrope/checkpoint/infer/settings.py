@@ -27,6 +27,7 @@ from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_se
 from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema
+from isentrope.system.one_line import one_line, quoted
 from isentrope.system.reading import parse_json, read_text
 
 
@@ -85,6 +86,9 @@ class Setting:
 
     value: Any
     file: str
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{quoted(str(self.value))}, by {quoted(self.file)}")
 
 
 def read_arguments(folder: Path) -> dict[str, SavedArguments]:

@@ -1,0 +1,72 @@
+"""Objects in one line, as the prompt of Python and the cell of a notebook show them.
+
+    <Rollouts: 24 responses to 6 prompts, 71 tokens; rewards, advantages>
+    <ProbeOptions: log_every=5>
+
+A line has at most `LONGEST_LINE` characters. A fact that does not fit is left out whole, or after
+its first clause, so that no number is cut, and none is without its interval. Characters that a
+terminal would obey are escaped.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from reprlib import Repr
+from typing import Any
+
+LONGEST_LINE = 200
+LONGEST_TEXT = 40
+"""Characters of a text that is quoted."""
+_LEFT_OUT = "…"
+_SHORT = Repr()
+_SHORT.maxstring = LONGEST_TEXT
+
+
+def one_line(instance: object, *facts: str) -> str:
+    """The class of an object and facts about it.
+
+    Args:
+        instance: The object.
+        *facts: The most important first.
+
+    Returns:
+        A line within angle brackets.
+    """
+    room = LONGEST_LINE - len(f"<{type(instance).__name__}: ; {_LEFT_OUT}>")
+    text = ""
+    left_out = False
+    for fact in map(_printable, facts):
+        clause = re.split("[:;] ", fact, maxsplit=1)[0]
+        longer = [f"{text}; {part}" if text else part for part in (fact, clause)]
+        text = next((line for line in longer if len(line) <= room), text)
+        left_out = left_out or text != longer[0]
+    if left_out:
+        text = f"{text}; {_LEFT_OUT}" if text else _LEFT_OUT
+    return f"<{type(instance).__name__}: {text}>" if text else f"<{type(instance).__name__}>"
+
+
+def changed_fields(instance: Any) -> Iterator[str]:
+    """The fields of a dataclass that differ from their defaults, "seed=3"."""
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        default = field.default
+        if default is MISSING and field.default_factory is not MISSING:
+            default = field.default_factory()
+        if value != default:
+            yield f"{field.name}={_SHORT.repr(value)}"
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text between quotation marks, with its control characters escaped."""
+    return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + _LEFT_OUT)
+
+
+def plural(number: int, what: str) -> str:
+    """A number of things, "1 prompt" or "1,234 prompts"; an s makes the plural."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _printable(text: str) -> str:
+    """A text in one line, with escapes for what a terminal would obey."""
+    plain = text.replace("\u00a0", " ")
+    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in plain)

@@ -1,0 +1,149 @@
+"""How public objects look as the result of a cell: one short line, whatever they hold."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+import isentrope as ise
+from tests import cases
+from tests.tiny_checkpoint import settings, tiny
+
+__all__ = ["tiny"]
+
+LONGEST = 200
+HOSTILE = "step\n\x1b[31m\u202e" + 300 * "x"
+NUMBER = ise.Estimate(
+    *(-4.3123456789012345, 0.7512345678901234, -5.8123456789012345, -2.8123456789012345),
+    n=24,
+    unit="nats per token per η",
+    method="prefix",
+)
+INTERVAL = "-4.312 ± 0.75 [-5.812, -2.812] nats per token per η"
+BATCH = cases.ragged(24).with_columns(
+    rewards=torch.ones(24), advantages=torch.ones(24), prompt_keys=[HOSTILE] * 24
+)
+ABSTRACT = {"ProgressCallback", "Result", "Task"}
+"""Types that nothing is made of: two say what to write, and one is the base of all results."""
+HEADINGS = {
+    "policy": SimpleNamespace(name=HOSTILE),
+    "provenance": SimpleNamespace(seeds={}),
+}
+
+
+def step(kind=ise.Step):
+    policy = cases.lora_policy("llama")
+    direction = cases.direction(policy)
+    parts = dict.fromkeys(("momentum", "decay", "gradient"), direction)
+    weights = torch.ones(24, 9)
+    return kind(direction, direction, parts, weights, "ab", 1e-3, 2.5, 0.4, "order", (HOSTILE,))
+
+
+def change():
+    policy = cases.policy("table")
+    return ise.entropy_change(policy, cases.ragged(24), cases.direction(policy), [1e-4, 1e-3])
+
+
+def influence():
+    attribution = SimpleNamespace(budget={"total": NUMBER}, by_group=torch.ones(3, 24))
+    scores = SimpleNamespace()
+    tensor = torch.ones(24, 9)
+    return ise.Influence(attribution, attribution, BATCH, scores, tensor, None, tensor, "", {}, {})
+
+
+def checkpoint(folder):
+    path = folder / HOSTILE[:100]
+    path.mkdir()
+    return ise.Checkpoint(path)
+
+
+LONG = dict.fromkeys(map(str, range(200)), HOSTILE)
+TABLE = pd.DataFrame({"text": [HOSTILE] * 24})
+OBJECTS = {
+    "Audit": lambda _: ise.Audit({"measured": {"spearman_reliability": NUMBER}}, {}, 812),
+    "AuditOptions": lambda _: ise.AuditOptions(top=[k / 100 for k in range(1, 100)]),
+    "BudgetOptions": lambda _: ise.BudgetOptions(where=f"/{'x' * 300}/"),
+    "Checkpoint": checkpoint,
+    "CheckpointStep": lambda _: step(ise.CheckpointStep),
+    "EntropyBudget": lambda _: ise.EntropyBudget(ise.Target(kind="hold")),
+    "EntropyChange": lambda _: change(),
+    "EntropyLaw": lambda _: ise.EntropyLaw(*[NUMBER] * 3, 0.9, 0.1, 0.0, NUMBER, (HOSTILE,)),
+    "EntropyMeasurements": lambda folder: ise.EntropyMeasurements(settings(folder)),
+    "EntropyNoiseScale": lambda _: ise.EntropyNoiseScale(*[NUMBER] * 4),
+    "EntropyProbe": lambda _: ise.EntropyProbe([HOSTILE] * 3),
+    "Estimate": lambda _: replace(NUMBER, warnings=(HOSTILE,) * 9),
+    "EstimatorOptions": lambda _: ise.EstimatorOptions(),
+    "Evaluation": lambda _: ise.Evaluation({"pass_at_1": NUMBER, "x": None}, TABLE, "sampled"),
+    "EvaluationOptions": lambda _: ise.EvaluationOptions(ks=range(1, 99)),
+    "FisherKernel": lambda _: ise.FisherKernel(torch.eye(24), TABLE, TABLE, True, 999, 1e-16),
+    "Frontier": lambda _: ise.Frontier(1.0, *[NUMBER] * 12, missing=(HOSTILE,)),
+    "GradientOptions": lambda _: ise.GradientOptions(),
+    "Influence": lambda _: influence(),
+    "InfluenceOptions": lambda _: ise.InfluenceOptions(groups=3),
+    "LogprobCheck": lambda _: ise.LogprobCheck(None, HOSTILE, 812, 0.1, 1.01, 0.2, 0.5),
+    "NoiseScale": lambda _: ise.NoiseScale(*[NUMBER] * 3, torch.eye(24)),
+    "Policy": lambda _: cases.lora_policy("llama"),
+    "Precision": lambda _: ise.Precision(),
+    "ProbeOptions": lambda _: ise.ProbeOptions(position_pattern=HOSTILE, log_every=3),
+    "Prompt": lambda _: ise.Prompt(HOSTILE, HOSTILE, reference=HOSTILE),
+    "RecordedStep": lambda _: ise.RecordedStep(BATCH, LONG, None),
+    "Rollouts": lambda _: BATCH,
+    "SavedArguments": lambda _: ise.SavedArguments(HOSTILE, LONG),
+    "Scores": lambda _: ise.Scores(*[torch.zeros(24, 9)] * 2, torch.ones(24, 9) > 0),
+    "Setting": lambda _: ise.Setting(HOSTILE, HOSTILE),
+    "Shares": lambda _: ise.Shares({"gradient": NUMBER}, {"gradient": torch.ones(24)}),
+    "Sketch": lambda _: ise.Sketch(8),
+    "SpreadPoint": lambda _: ise.SpreadPoint(torch.ones(24, 9), 1e-3),
+    "Step": lambda _: step(),
+    "Target": lambda _: ise.Target(kind="cosine", value=0.5, to=0.1, steps=10_000),
+}
+RESULTS = {name for name in ise.__all__ if name.endswith("Result")} - ABSTRACT
+"""What verbs find is made in tests/results, by the verbs."""
+NO_NUMBER_WITH_AN_ERROR = {
+    *("CheckpointStep", "Step", "Checkpoint", "Policy", "Rollouts", "Scores", "RecordedStep"),
+    *("EntropyBudget", "EntropyMeasurements", "EntropyProbe", "FisherKernel", "LogprobCheck"),
+    *("Precision", "Prompt", "SavedArguments", "Setting", "Sketch", "SpreadPoint", "Target"),
+    *("EntropyChange", *(name for name in OBJECTS if name.endswith("Options"))),
+}
+"""Those of which `NUMBER` is no part; of an entropy change it is another."""
+
+
+def test_every_public_type_has_an_object_here():
+    types = {name for name in ise.__all__ if isinstance(getattr(ise, name), type)}
+    assert types - ABSTRACT - RESULTS == {*OBJECTS}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_is_one_short_line(tiny, tmp_path, name):
+    folder = tiny if name == "EntropyMeasurements" else tmp_path
+    line = repr(OBJECTS[name](folder))
+    assert line.startswith((f"<{name}: ", f"{name}("))
+    assert len(line) <= LONGEST
+    assert line.isprintable(), "a terminal obeys some of it"
+    assert " at 0x" not in line
+    assert "tensor(" not in line
+    assert (INTERVAL in line) == (name not in NO_NUMBER_WITH_AN_ERROR)
+
+
+def test_an_entropy_change_shows_the_first_order_with_its_interval():
+    sweep = change()
+    assert str(sweep.first_order) in repr(sweep)
+    assert str(sweep.entropy) in repr(sweep)
+
+
+def test_a_fact_that_does_not_fit_ends_after_its_first_clause_or_is_left_out():
+    check = ise.LogprobCheck("shifted", f"One off: {'a' * 200}.", 812, 0.1, 1.01, 0.2, 0.5)
+    assert repr(check) == ("<LogprobCheck: shifted; 812 tokens, mean π/π_s 1.01 ± 0.2; One off; …>")
+    wide = replace(NUMBER, unit="a" * 300)
+    assert repr(ise.NoiseScale(wide, wide, wide, torch.eye(24))) == "<NoiseScale: of 24 units; …>"
+
+
+def test_a_notebook_shows_the_first_responses_with_their_texts_escaped():
+    texts = [f"<script>alert({k})</script>\u202e" for k in range(24)]
+    page = BATCH.with_columns(response_texts=texts)._repr_html_()
+    assert page.count("<tr>") == 1 + 8
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(7)" in page
+    assert "\u202e" not in page
