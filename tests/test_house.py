@@ -22,7 +22,7 @@ its input before any library of tensors loads, and 3 say whether its passes are 
 FILES = 140
 """Files that they are in; 90 are aimed at. Long files were split by subject, and what settings
 choose from stands apart from what it is done with."""
-BEFORE_WEIGHTS = 203
+BEFORE_WEIGHTS = 204
 """Functions before any weight is loaded, 4 of which say what it will hold; 110 are aimed at."""
 RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
