@@ -77,14 +77,14 @@ INTRO = (
     "A mutant is a copy of the sources with one small mistake. It is killed if a fast test of its "
     "room or of tests/oracle fails, or if its tests do not end or fill the memory. Equivalent "
     "mutants compute the same results, so that no test can find them: they count as survived. "
-    "Outcomes by mutant, those of earlier sources too, are in `mutants.json` beside this page."
+    "Outcomes by mutant are in `mutants.json` beside this page."
 )
 FIRST = (
     "Survivors of this sample led to tests, which then killed most of them: before, and with fewer "
     "of the tests for each, 76 % were killed. So the share is larger than that of all mutants."
 )
 LATER = (
-    "Drawn after the tests that the first sample led to, and tested before any test was written "
+    "Drawn after the tests that an earlier sample led to, and tested before any test was written "
     "for its own survivors."
 )
 
@@ -93,7 +93,7 @@ def page(samples: Sequence[Sample]) -> str:
     """The page of all outcomes.
 
     Args:
-        samples: The first is the one that tests were written for.
+        samples: That of seed 0 is the one that tests were written for.
 
     Returns:
         Markdown.
@@ -110,11 +110,11 @@ def page(samples: Sequence[Sample]) -> str:
         "",
         *_wrapped(written + INTRO),
     ]
-    for number, sample in enumerate(samples):
+    for sample in samples:
         drawn = f"{len(sample.rows)} mutants, {sample.share:.1%} of each module (rounded up)."
         lines += [
             *("", f"## Sample {sample.seed}", ""),
-            *(*_wrapped(f"{drawn} {LATER if number else FIRST}"), ""),
+            *(*_wrapped(f"{drawn} {LATER if sample.seed else FIRST}"), ""),
             *_table("room", sample.rooms),
         ]
     rows = [row for sample in samples for row in sample.rows]
@@ -151,7 +151,8 @@ def _survivors(rows: Sequence[Outcome]) -> list[str]:
     lines = []
     for row in rows:
         if row.result == "survived":
-            function, kind, change, _ = row.name.split(" | ")
+            function, kind, rest = row.name.split(" | ", maxsplit=2)
+            change = rest.rpartition(" | ")[0]  # which may hold a bar itself
             where = f"{row.path}, {function or 'module'}, {kind}: `{_short(change)}`."
             text = f"- {where} {row.explanation or 'Not explained yet.'}"
             lines += textwrap.wrap(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -584,13 +583,6 @@ def main() -> None:
     tables = run(args.batches)
     text = page(tables, f"python -m validation.switches --batches {args.batches}")
     write_results(args.out, text)
-    rows = [
-        {"table": title, "cell": key, "coverage": x.coverage, "printed": x.share}
-        for title, cells in tables.items()
-        for key, x in cells.items()
-        if x.printed
-    ]
-    args.out.with_suffix(".json").write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
     print(text)
     sys.exit(any(x.fails for cells in tables.values() for x in cells.values()))
 
