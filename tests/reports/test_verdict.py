@@ -101,6 +101,12 @@ def test_no_number_follows_from_a_check_that_failed(tmp_path):
     assert said.tone == "doubt"
 
 
+def test_an_order_that_nothing_contradicts_is_no_failed_check(tmp_path):
+    said = claims(tmp_path, step=measure()["step"] | {"matched_by": "order"})
+    assert "0.0017" in said["How much?"].text
+    assert "not as it should be" not in said["Can I trust it?"].text
+
+
 def test_influence_alone_says_whose_prompts_did_it(tmp_path):
     sequences, tokens = tables(2, 2, ["a", "b"])
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)

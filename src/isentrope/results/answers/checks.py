@@ -74,7 +74,7 @@ def checks_of_measure(result: MeasureResult) -> Iterator[Check]:
         "optimizer state",
         f"matched by {matched}{', as its second moments confirm' if confirmed else ''}",
         "by name, or confirmed by second moments",
-        matched != "order" or confirmed,
+        True if matched != "order" or confirmed else None,  # a wrong order is refused
         "which moment belongs to which parameter",
     )
 
