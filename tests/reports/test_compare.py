@@ -3,9 +3,7 @@
 import pytest
 
 from isentrope.reports.panel import differences
-from isentrope.reports.panels.attribution import class_panels
-from isentrope.reports.panels.change import delta_h, waterfall
-from isentrope.reports.panels.plane import step_price, trade_off
+from isentrope.reports.panels import attribution, change, plane
 from isentrope.reports.read_run import read_run
 from tests.reports.made_up import UNIT, estimate, influence, measure, tables, write
 from tests.reports.test_trade_off import rewarded
@@ -53,15 +51,15 @@ def test_classes_are_compared_whatever_their_shares_are(tmp_path):
         sequences, tokens = tables(2, 2, ["a", "b"])
         content = influence(classes=classes(members))
         write(run, "influence", "step_8", content, sequences=sequences, tokens=tokens)
-    assert names(class_panels, *runs) == ["unlikely, rewarded", "likely, punished"]
-    (panel,) = class_panels(read_run(runs[0]))
+    assert names(attribution.class_panels, *runs) == ["unlikely, rewarded", "likely, punished"]
+    (panel,) = attribution.class_panels(read_run(runs[0]))
     (axes,) = panel.drawn.figure().axes
     assert axes.get_yticklabels()[0].get_text().endswith("(0.3\u00a0%)")
 
 
 def test_positions_are_compared_whatever_their_shares_are(tmp_path):
     runs = [measured(tmp_path / f"{x}", price=positions(x)) for x in (0.12, 0.4)]
-    assert "fork" in names(step_price, *runs)
+    assert "fork" in names(plane.step_price, *runs)
 
 
 def test_every_bar_of_the_waterfall_is_compared_once(tmp_path):
@@ -69,18 +67,18 @@ def test_every_bar_of_the_waterfall_is_compared_once(tmp_path):
     parts, beyond = ("momentum", "decay", "gradient", "total"), ("second order", "the rest", "ΔH")
     every = [f"{name} per unit η" for name in parts]
     every += [f"{name} at η = 0.001 ({UNIT})" for name in beyond]
-    assert sorted(names(waterfall, *runs)) == sorted(every)
-    (panel,) = waterfall(read_run(runs[0]))
+    assert sorted(names(change.waterfall, *runs)) == sorted(every)
+    (panel,) = change.waterfall(read_run(runs[0]))
     assert panel.compared["momentum per unit η"].value == -1.2
 
 
 @pytest.mark.parametrize(
     ("draw", "at_rate", "others"),
     [
-        (delta_h, f"ΔH at η = {{}} ({UNIT})", "first order δH₁"),
-        (trade_off, "ΔJ at η = {} (reward)", "first order δJ₁"),
-        (waterfall, f"ΔH at η = {{}} ({UNIT})", "momentum per unit η"),
-        (step_price, f"change of entropy at η = {{}} ({UNIT})", "fork"),
+        (change.delta_h, f"ΔH at η = {{}} ({UNIT})", "first order δH₁"),
+        (plane.trade_off, "ΔJ at η = {} (reward)", "first order δJ₁"),
+        (change.waterfall, f"ΔH at η = {{}} ({UNIT})", "momentum per unit η"),
+        (plane.step_price, f"change of entropy at η = {{}} ({UNIT})", "fork"),
     ],
 )
 def test_changes_at_unlike_rates_are_not_compared(tmp_path, draw, at_rate, others):
@@ -93,7 +91,7 @@ def test_changes_at_unlike_rates_are_not_compared(tmp_path, draw, at_rate, other
 
 
 def test_the_waterfall_is_of_one_step_in_bars_words_and_table(tmp_path):
-    (panel,) = waterfall(read_run(measured(tmp_path / "run")))
+    (panel,) = change.waterfall(read_run(measured(tmp_path / "run")))
     assert list(panel.data["value"])[:4] == pytest.approx([-1.2e-3, 0.0, -0.8e-3, -2.0e-3])
     assert panel.drawn.label == f"ΔH ({UNIT})"
     (axes,) = panel.drawn.figure().axes

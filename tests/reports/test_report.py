@@ -182,8 +182,39 @@ def test_two_runs_stand_side_by_side_with_the_difference(tmp_path):
     page = made.page.read_text(encoding="utf-8")
     assert made.page.name == "report_and_two.html"
     assert {"a_delta_h", "b_delta_h"} <= set(re.findall(r'<figure id="(\w+)"', page))
-    assert "first order δH₁: −2 [−2.5,\u00a0−1.5] and −2 [−2.5,\u00a0−1.5]; difference 0" in page
+    both = "−2 [−2.5,\u00a0−1.5] in A and −2 [−2.5,\u00a0−1.5] in B"
+    assert f"first order δH₁: {both}; difference 0" in page
+    assert made.runs == [f"A is {one}.", f"B is {two}."]
     assert "audit" not in re.findall(r'<section id="(\w+)-section"', page)
+
+
+def test_of_three_runs_each_is_compared_with_the_first_that_has_the_number(tmp_path):
+    runs = [make_run(tmp_path / name, 2, 2, steps=(8,)) for name in ("one", "two", "three")]
+    shutil.rmtree(runs[1] / "measurements" / "kernel_step_8")
+    for run in runs[1:]:
+        shutil.rmtree(run / "measurements" / "audit_step_8")
+    shutil.rmtree(runs[0] / "measurements" / "influence_step_8")
+    made = write_report(*runs)
+    page = made.page.read_text(encoding="utf-8")
+    assert made.page.name == "report_and_two_and_three.html"
+    assert all(str(run) in page for run in runs)
+    figures = set(re.findall(r'<figure id="([abc])_(\w+)"', page))
+    labels = {key: {label for label, panel in figures if panel == key} for _, key in figures}
+    assert labels["delta_h"] == {"a", "b", "c"}
+    assert labels["kernel"] == {"a", "c"}
+    assert labels["tokens"] == {"b", "c"}
+    assert "audit" not in labels
+    ends = re.findall(r"<li>first order δH₁: .*? in A and .*? in ([BC]); difference", page)
+    assert ends[:2] == ["B", "C"]
+    assert re.search(r"same prompt: .*? in A and .*? in C; ", page)
+
+
+def test_names_that_are_too_long_for_a_file_are_counted(tmp_path):
+    names = ["one", *(letter * 90 for letter in "xyz")]
+    runs = [make_run(tmp_path / name, 2, 2, steps=(8,)) for name in names]
+    for run in runs:
+        shutil.rmtree(run / "measurements")
+    assert write_report(*runs).page.name == "report_and_3_others.html"
 
 
 def test_a_rate_that_was_not_measured_is_said_to_be_missing(tmp_path):

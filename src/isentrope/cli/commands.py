@@ -36,6 +36,7 @@ from isentrope.commands.show import ShowStoredCommand
 from isentrope.commands.train import TrainCommand
 from isentrope.commands.trial import TryCommand
 from isentrope.commands.variance import VarianceCommand
+from isentrope.commands.view import ViewCommand
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import verification
 
@@ -65,6 +66,7 @@ COMMANDS: tuple[type[Command], ...] = (
     ConvertCommand,
     ShowStoredCommand,
     ReportCommand,
+    ViewCommand,
 )
 
 CONFIG_COMMANDS: tuple[type[Command], ...] = (ShowCommand, ValidateCommand)

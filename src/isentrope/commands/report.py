@@ -15,10 +15,9 @@ from isentrope.system.reading import require_directory
 class Reported(Command):
     """A verb that reads what a run left."""
 
-    run_folder: Annotated[str, Argument(metavar="RUN", help="A run folder.")]
-    other: Annotated[
-        str | None, Argument(metavar="[OTHER]", help="Another, to stand beside it.")
-    ] = None
+    run_folders: Annotated[
+        list[str], Argument(metavar="RUN", help="A run folder, or several to compare.")
+    ]
     checkpoint: Annotated[
         str | None, Option(metavar="NAME", help="The one to show in full; the last measured.")
     ] = None
@@ -26,9 +25,11 @@ class Reported(Command):
         list[str] | None,
         Option("--evaluation", metavar="FOLDER", help="An evaluation of the run; repeatable."),
     ] = None
-    out: Annotated[
-        str | None, Option(metavar="FOLDER", help="Where the page goes; the run folder.")
-    ] = None
+
+    def read(self) -> None:
+        """Look for the folders of the runs."""
+        for folder in self.run_folders:
+            require_directory(Path(folder), "give the directory of a run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +38,16 @@ class ReportCommand(Reported, Verified):
 
     name = "report"
 
-    def read(self) -> None:
-        """Look for the folders of the runs."""
-        for folder in filter(None, (self.run_folder, self.other)):
-            require_directory(Path(folder), "give the directory of a run")
+    out: Annotated[
+        str | None, Option(metavar="FOLDER", help="Where the page goes; the first run folder.")
+    ] = None
 
     def run(self) -> Any:
         """Write the page."""
         from isentrope.reports.report import write_report
 
         return write_report(
-            self.run_folder,
-            self.other,
+            *self.run_folders,
             checkpoint=self.checkpoint,
             evaluations=self.evaluations or (),
             out=self.out,
@@ -56,7 +55,10 @@ class ReportCommand(Reported, Verified):
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """Its sentences, and what it lacks."""
-        for title, sentences in (("", outcome.claims), ("\nNot in the report:\n", outcome.missing)):
+        for title, sentences in (
+            ("", [*outcome.runs, *outcome.claims]),
+            ("\nNot in the report:\n", outcome.missing),
+        ):
             if sentences:
                 yield title + "\n".join(f"- {sentence}" for sentence in sentences)
         yield ""

@@ -31,11 +31,25 @@ from isentrope.system.manifest import NOT_VERIFIED
 from isentrope.system.reading import parse_json, reading
 from isentrope.training.run_files import lost_line, misplaced_line
 
+
+class Gaps(list[str]):
+    """Sentences on what is not there; those on what is there and cannot be read, also apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable = list[str]()
+
+    def add_unreadable(self, sentence: str) -> None:
+        """Say what cannot be read."""
+        self.append(sentence)
+        self.unreadable.append(sentence)
+
+
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values of a config.yaml by section."""
 
 
-def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
+def read_sections(folder: Path, missing: Gaps | None = None) -> Sections:
     """The sections of a config.yaml, perhaps of an earlier version; empty if it is unreadable."""
     path = folder / "config.yaml"
     try:
@@ -43,7 +57,7 @@ def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
     except ConfigError as error:
         content = {}
         if missing is not None:
-            missing.append(str(error))
+            missing.add_unreadable(str(error))
     return {key: value for key, value in content.items() if isinstance(value, dict)}
 
 
@@ -130,9 +144,7 @@ class RunEvaluation:
         }
 
 
-def find_evaluations(
-    run: Path, named: Sequence[str | Path], missing: list[str]
-) -> list[RunEvaluation]:
+def find_evaluations(run: Path, named: Sequence[str | Path], missing: Gaps) -> list[RunEvaluation]:
     """The evaluations of a run: those named, that in its own folder, and those that name it.
 
     Returns:
@@ -145,13 +157,17 @@ def find_evaluations(
     for folder in folders.values():
         if not (folder / TABLE).exists():
             raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
-    beside = (Path(), run.resolve().parent.parent)
-    others = [path for base in beside for path in sorted((base / "eval_runs").glob("*"))]
+    others = [path for folder in beside(run) for path in sorted(folder.glob("*"))]
     of_run = [path for path in others if _names(read_sections(path), run)]
     for folder in [run / "evaluation", *of_run]:
         if (folder / TABLE).exists():
             folders.setdefault(folder.resolve(), folder)
     return [evaluation for folder in folders.values() for evaluation in _read(run, folder, missing)]
+
+
+def beside(run: Path) -> list[Path]:
+    """Where evaluations of a run are looked for, outside its own folder."""
+    return [base / "eval_runs" for base in (Path(), run.resolve().parent.parent)]
 
 
 def _names(config: Sections, run: Path) -> bool:
@@ -162,14 +178,14 @@ def _names(config: Sections, run: Path) -> bool:
     )
 
 
-def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[RunEvaluation]:
+def _read(run: Path, folder: Path, missing: Gaps) -> Iterator[RunEvaluation]:
     try:
         results = finished(folder)
         for result in results:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
     except (OSError, IsentropeError) as error:
-        missing.append(f"{error} The evaluation is left out.")
+        missing.add_unreadable(f"{error} The evaluation is left out.")
         return
     if not results:
         missing.append(f"{folder} has no finished checkpoint yet: the evaluation is left out.")
@@ -182,7 +198,7 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[RunEvaluation
     )
 
 
-def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:
+def read_metrics(run: Path, missing: Gaps) -> pd.DataFrame:
     """The training log, with the times of the steps; empty where there is none."""
     tables = list[pd.DataFrame]()
     for name in ("metrics.jsonl", "timing.jsonl"):
@@ -192,7 +208,9 @@ def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:
             missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
         steps = [int(row["step"]) for row in rows]
         if fault := misplaced_line(steps):
-            missing.append(f"{path} has {fault[1]}: its numbers are left out. Restore the file.")
+            missing.add_unreadable(
+                f"{path} has {fault[1]}: its numbers are left out. Restore the file."
+            )
             rows = []
         elif steps and (fault := lost_line(steps, steps[-1])):
             missing.append(f"{path} has {fault[1]}, which curves pass over.")

@@ -96,7 +96,7 @@ class RunColumn:
     """One run of the page.
 
     Attributes:
-        label: "A" or "B"; empty where there is one run.
+        label: "A", "B" and so on; empty where there is one run.
         reading: The run.
         claims: The verdict.
         sections: Everything else.
@@ -112,26 +112,47 @@ class RunColumn:
         return f"{self.label}: {sentence}" if self.label else sentence
 
 
-def write_page(columns: Sequence[RunColumn], folder: Path) -> str:
+def write_page(columns: Sequence[RunColumn], folder: Path | None, version: str = "") -> str:
     """Write the files of all panels into a folder.
 
     Args:
-        columns: One run, or two.
-        folder: Of figures and data, beside the page.
+        columns: The runs.
+        folder: Of figures and data, beside the page; None to write no file.
+        version: Of a page that is served, and loads itself anew when there is another.
 
     Returns:
         The page, HTML.
     """
-    script = templates().get_template("report.js").render()
+    return render_page(
+        "report.html.j2",
+        version,
+        columns=columns,
+        first=FIRST,
+        sections=list(_sections(columns, folder)),
+        folder="" if folder is None else folder.name,
+    )
+
+
+def render_page(template: str, version: str, **values: Any) -> str:
+    """A page with style and script, whose policy allows this script alone.
+
+    Args:
+        template: Its file.
+        version: Of a page that is served; "" for one that is a file.
+        **values: What else is put into it.
+
+    Returns:
+        HTML.
+    """
+    names = ("report.js", "live.js") if version else ("report.js",)
+    script = "".join(templates().get_template(name).render() for name in names)
     digest = bytes.fromhex(sha256([script.encode()]))
     return (
         templates()
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
-            columns=columns,
-            first=FIRST,
-            sections=list(_sections(columns, folder)),
-            folder=folder.name,
+            **values,
+            version=version,
             light=stylesheet(dark=False),
             dark=stylesheet(dark=True),
             script=Markup(script),
@@ -141,9 +162,9 @@ def write_page(columns: Sequence[RunColumn], folder: Path) -> str:
 
 
 def _sections(
-    columns: Sequence[RunColumn], folder: Path
+    columns: Sequence[RunColumn], folder: Path | None
 ) -> Iterator[tuple[PageSection, list[Any]]]:
-    """Panels that every run has, with the differences of two; all files are written."""
+    """Panels of one run, or those that two runs or more have, with differences from the first."""
     shown = [
         {
             panel.key: _show(column, panel, folder)
@@ -152,35 +173,49 @@ def _sections(
         }
         for column in columns
     ]
-    for section in columns[0].sections:
-        keys = [panel.key for panel in section.panels]
-        common = [key for key in keys if all(key in panels for panels in shown)]
-        rows = [[panels[key] for panels in shown] for key in common]
-        if rows:
-            yield section, [(row, list(differences(*(x["panel"] for x in row)))) for row in rows]
+    for sections in zip(*(column.sections for column in columns), strict=True):
+        keys = dict.fromkeys(panel.key for section in sections for panel in section.panels)
+        rows = [[panels[key] for panels in shown if key in panels] for key in keys]
+        compared = [(row, _compared(row)) for row in rows if len(row) >= min(2, len(columns))]
+        if compared:
+            yield sections[0], compared
 
 
-def _show(column: RunColumn, panel: Panel, folder: Path) -> Mapping[str, Any]:
+def _compared(row: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on the numbers of each panel beside those of the first."""
+    first, *others = row
+    return [
+        sentence
+        for other in others
+        for _, sentence in differences(
+            first["panel"], other["panel"], (first["label"], other["label"])
+        )
+    ]
+
+
+def _show(column: RunColumn, panel: Panel, folder: Path | None) -> Mapping[str, Any]:
     """Write the files of a panel; what the page has of it, by the names of the template."""
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
     data = panel.data
     figure = ""
     points = ""
     refused = ""
-    text = csv(data)
-    write_bytes(folder / f"{name}.csv", text)
+    files = {"csv": csv(data)}
     if panel.drawn is not None:
         try:
             drawn = panel.drawn.figure()
-            svg, png = (image(drawn, kind, name) for kind in ("svg", "png"))
+            svg = image(drawn, "svg", name)
+            points = point_values(panel.drawn, drawn)
+            figure = inline(svg, name, panel.caption)
+            if folder is not None:
+                files |= {"svg": svg, "png": image(drawn, "png", name)}
         except Exception as error:  # those of matplotlib have no class in common
             refused = figure_left_out(error)
+            figure = ""
             column.reading.missing.append(f"{panel.title}: {refused}")
-        else:
-            write_bytes(folder / f"{name}.svg", svg)
-            write_bytes(folder / f"{name}.png", png)
-            figure = inline(svg, name, panel.caption)
-            points = point_values(panel.drawn, drawn)
+    for kind, content in files.items():
+        if folder is not None:
+            write_bytes(folder / f"{name}.{kind}", content)
     begun = data.head(TABLE_ROWS).astype(object)
     return {
         "panel": panel,
@@ -191,5 +226,5 @@ def _show(column: RunColumn, panel: Panel, folder: Path) -> Mapping[str, Any]:
         "refused": refused,
         "data": data,
         "cells": begun.where(begun.notna(), None).to_numpy().tolist(),
-        "csv": text.decode() if len(text) <= LARGEST_CSV else None,
+        "csv": files["csv"].decode() if len(files["csv"]) <= LARGEST_CSV else None,
     }

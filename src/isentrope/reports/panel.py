@@ -2,7 +2,7 @@
 
 Most are charts of series, bars of estimates by name, or curves along training.
 
-Of two runs side by side, every number that both have is given with its difference,
+Of runs side by side, every number that another has with the first is given with its difference,
 
     d = b − a,     d_low = d − √((b − b_low)² + (a_high − a)² − 2ρ (b − b_low)(a_high − a))
 
@@ -125,19 +125,24 @@ PAIRED = ", paired by prompt"
 SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
 
 
-def differences(first: Panel, second: Panel | None = None) -> Iterator[tuple[Estimate | None, str]]:
-    """What two panels say of each number that both have; nothing where there is one panel.
+def differences(
+    first: Panel, second: Panel, labels: tuple[str, str] = ("A", "B")
+) -> Iterator[tuple[Estimate | None, str]]:
+    """What the panels of two runs say of each number that both have.
+
+    Args:
+        first: The panel of one run.
+        second: That of another.
+        labels: Of both runs.
 
     Yields:
         Second less first, None where an error is not known, and the sentence on it, with what its
         interval counts of the draws that the runs share.
     """
-    others = {} if second is None else second.compared
+    others = second.compared
     for name, in_first in first.compared.items():
         in_second = others.get(name)
-        if second is None or in_second is None:
-            continue
-        if not math.isfinite(in_first.value + in_second.value):
+        if in_second is None or not math.isfinite(in_first.value + in_second.value):
             continue
         seeds = first.source.made_with.seeds
         note = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
@@ -145,12 +150,13 @@ def differences(first: Panel, second: Panel | None = None) -> Iterator[tuple[Est
         apart = difference(in_first, in_second, rho or 0.0)
         words = "an error is not known, so the difference has no interval"
         if apart is not None:
-            verdict = f"{'higher' if apart.value > 0 else 'lower'} in B"
+            verdict = f"{'higher' if apart.value > 0 else 'lower'} in {labels[1]}"
             if apart.covers(0.0):
                 verdict = "which may be chance"
             note = note if rho is None else PAIRED
             words = f"difference {with_interval(apart)}{note}, {verdict}"
-        both = f"{with_interval(in_first)} and {with_interval(in_second)}"
+        values = zip((in_first, in_second), labels, strict=True)
+        both = " and ".join(f"{with_interval(value)} in {label}" for value, label in values)
         yield apart, f"{name}: {both}; {words}."
 
 

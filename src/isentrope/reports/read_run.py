@@ -17,6 +17,7 @@ import pandas as pd
 
 from isentrope.checkpoint.files import step_within
 from isentrope.reports.evaluations import (
+    Gaps,
     RunEvaluation,
     Sections,
     again,
@@ -43,6 +44,10 @@ REPORTED_KINDS: dict[type[Result], str] = {
 Drawn = TypeVar("Drawn")
 
 
+class NothingToReportError(ValueError):
+    """A run folder that has neither a log, nor a measurement, nor an evaluation."""
+
+
 class NotMeasuredError(IsentropeError):
     """What a panel or a sentence is about was not measured at the checkpoint in focus."""
 
@@ -67,7 +72,7 @@ class Reading:
     metrics: pd.DataFrame
     evaluations: list[RunEvaluation]
     focus: str | None
-    missing: list[str] = field(default_factory=list)
+    missing: Gaps = field(default_factory=Gaps)
 
     @property
     def name(self) -> str:
@@ -133,7 +138,7 @@ def as_far_as_readable(
         except NotMeasuredError:
             continue
         except (IsentropeError, FileNotFoundError) as error:
-            run.missing.append(f"{what}: left out, because {error}")
+            run.missing.add_unreadable(f"{what}: left out, because {error}")
     return drawn
 
 
@@ -152,19 +157,22 @@ def read_run(
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ValueError: If it holds nothing to report, or not the checkpoint asked for.
+        NothingToReportError: If it holds nothing to report.
+        ValueError: If it does not hold the checkpoint asked for.
     """
     folder = Path(folder)
     require_directory(folder, "give the directory of a run")
-    missing: list[str] = []
+    missing = Gaps()
     measurements = _measurements(folder, missing)
     metrics = read_metrics(folder, missing)
     evaluated = find_evaluations(folder, evaluations, missing)
     focus = _focus(measurements, checkpoint, folder)
     if focus is None and not len(metrics) and not evaluated:
         if missing:
-            raise ValueError(f"{folder} holds nothing that can be reported: {' '.join(missing)}")
-        raise ValueError(
+            raise NothingToReportError(
+                f"{folder} holds nothing that can be reported: {' '.join(missing)}"
+            )
+        raise NothingToReportError(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
@@ -184,7 +192,7 @@ def read_run(
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
 
-def _measurements(folder: Path, missing: list[str]) -> list[SavedResult[Any]]:
+def _measurements(folder: Path, missing: Gaps) -> list[SavedResult[Any]]:
     kinds = {kind.verb: kind for kind in REPORTED_KINDS}
     measurements: list[SavedResult[Any]] = []
     for path in sorted((folder / "measurements").glob("*")):
@@ -199,7 +207,7 @@ def _measurements(folder: Path, missing: list[str]) -> list[SavedResult[Any]]:
             made_from = result.provenance.made_from
             require_of_run(folder, path, Path(result.policy.checkpoint).name, made_from)
         except IsentropeError as error:
-            missing.append(f"{error} {verb} is left out.")
+            missing.add_unreadable(f"{error} {verb} is left out.")
             continue
         measurements.append(SavedResult(name, path, result))
     return sorted(measurements, key=lambda saved: (saved.step or 0, saved.name))

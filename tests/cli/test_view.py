@@ -1,0 +1,40 @@
+import signal
+import subprocess
+import sys
+import urllib.request
+
+from typer.testing import CliRunner
+
+from isentrope.cli.main import app
+from tests.reports.made_up import make_run
+
+PROCESS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from isentrope.cli.main import app
+app()
+"""
+
+
+def test_view_prints_its_address_and_ends_by_ctrl_c_with_success(tmp_path):
+    run = make_run(tmp_path / "run", 2, 2, steps=(8,))
+    call = [sys.executable, "-c", PROCESS, "view", str(run)]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address, _, sentence = process.stdout.readline().partition(" ")
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(address, timeout=60) as answer:
+                assert b"entropy report" in answer.read()
+        finally:
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert str(run) in sentence
+    assert process.returncode == 0
+    assert output == f"Ended {address}\n"
+    assert not list(run.glob("*.html"))
+
+
+def test_view_of_a_folder_that_is_not_there_is_refused_in_one_sentence(tmp_path):
+    answer = CliRunner().invoke(app, ["view", str(tmp_path / "absent")])
+    assert answer.exit_code == 1
+    assert "is not a directory" in " ".join(answer.output.split())
