@@ -46,11 +46,15 @@ def change():
     return ise.entropy_change(policy, cases.ragged(24), cases.direction(policy), [1e-4, 1e-3])
 
 
-def influence():
-    attribution = SimpleNamespace(budget={"total": NUMBER}, by_group=torch.ones(3, 24))
-    scores = SimpleNamespace()
+def influence(batch=BATCH):
+    groups = SimpleNamespace(standard_error=lambda parts: torch.ones(24))
+    values = torch.ones(3, 24)
+    attribution = SimpleNamespace(
+        budget={"total": NUMBER}, by_group=values, groups=groups, unit="nats per token per η"
+    )
+    scores = ise.Scores(*[torch.zeros(24, 9)] * 2, torch.ones(24, 9) > 0)
     tensor = torch.ones(24, 9)
-    return ise.Influence(attribution, attribution, BATCH, scores, tensor, None, tensor, "", {}, {})
+    return ise.Influence(attribution, None, batch, scores, tensor, None, tensor, "", {}, {})
 
 
 def checkpoint(folder):
@@ -140,10 +144,18 @@ def test_a_fact_that_does_not_fit_ends_after_its_first_clause_or_is_left_out():
     assert repr(ise.NoiseScale(wide, wide, wide, torch.eye(24))) == "<NoiseScale: of 24 units; …>"
 
 
-def test_a_notebook_shows_the_first_responses_with_their_texts_escaped():
+def test_a_notebook_shows_eight_responses_with_their_texts_escaped():
     texts = [f"<script>alert({k})</script>\u202e" for k in range(24)]
-    page = BATCH.with_columns(response_texts=texts)._repr_html_()
-    assert page.count("<tr>") == 1 + 8
-    assert "<script" not in page
-    assert "&lt;script&gt;alert(7)" in page
-    assert "\u202e" not in page
+    batch = BATCH.with_columns(response_texts=texts)
+    for instance in (batch, influence(batch)):
+        page = instance._repr_html_()
+        assert page.count("<tr>") == 1 + 8
+        assert "<script" not in page
+        assert "&lt;script&gt;alert(7)" in page
+        assert "\u202e" not in page
+
+
+def test_a_sweep_is_a_table_and_a_figure():
+    sweep = change()
+    assert sweep._repr_html_().count("<tr>") == 1 + len(sweep.points)
+    assert all(axes.has_data() for axes in sweep.plot().axes)

@@ -9,6 +9,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from isentrope.system.figures import draw_figures_with
+
 _HOMES = {
     alias.name: node.module
     for node in ast.parse(Path(__file__).with_suffix(".pyi").read_bytes()).body
@@ -30,3 +32,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+def _draw(instance: Any) -> Any:
+    """The figure of an object; matplotlib loads when one is drawn."""
+    from isentrope.reports.figures import draw_figure
+
+    return draw_figure(instance)
+
+
+draw_figures_with(_draw)

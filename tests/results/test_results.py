@@ -100,6 +100,33 @@ def test_a_prompt_shows_sentences_in_one_line_and_a_notebook_all_and_a_table(fol
     assert (page.count("<p>"), page.count("<table>")) == (len(sentences), 1)
 
 
+@pytest.mark.parametrize("verb", MEASURING)
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_result_draws_the_figure_of_its_panel_or_names_the_verbs_that_have_one(
+    folders, verb, in_memory
+):
+    result = Result.load(folders[verb])
+    if in_memory and verb != "kernel":  # whose matrices are held by what saves them
+        result = replace(result, tables=dict(result.tables))
+    if verb in ("noise", "variance", "entropies"):
+        with pytest.raises(ValueError) as refused:
+            result.plot()
+        assert "measure, influence, audit, kernel and try have one" in str(refused.value)
+    else:
+        assert result.plot().axes[0].has_data()
+
+
+@pytest.mark.parametrize("verb", MEASURING)
+def test_a_result_gives_its_tables_by_name_and_that_of_its_verb_without_one(folders, verb):
+    result = Result.load(folders[verb])
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(result.to_frame(name), table)
+    assert len(result.to_frame())
+    with pytest.raises(ValueError) as refused:
+        result.to_frame("nothing")
+    assert all(name in str(refused.value) for name in ("'nothing'", *result.tables))
+
+
 def test_texts_of_responses_command_neither_a_notebook_nor_a_terminal(folders):
     result = Result.load(folders["influence"])
     tokens = result.tables["tokens"].assign(text="<b>&\x1b\u202e")

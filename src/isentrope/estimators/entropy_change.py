@@ -28,17 +28,21 @@ from isentrope.estimators.sample import (
 )
 from isentrope.estimators.sweep import ChangeAtRate, SweepRow, orders_at
 from isentrope.nouns.choices import Functional, Method
+from isentrope.nouns.columns import printed_columns
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.figures import figure_of
+from isentrope.system.html_table import html_table
 from isentrope.system.one_line import one_line, plural
 from isentrope.system.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 MovedScores = tuple[Scores, Divergence | None] | None
 """Scores at θ + ηv, and how far each distribution has moved from the sampler's, where that is
@@ -82,6 +86,14 @@ class EntropyChange:
         rates = plural(len(self.points), "learning rate")
         return one_line(self, f"H {self.entropy}", *first, f"{rates}, {self.method}")
 
+    def _repr_html_(self) -> str:
+        """Entropy, the first order and the sweep, for a notebook."""
+        first = [] if self.first_order is None else [f"First order δH₁ {self.first_order}."]
+        columns = [*printed_columns(SweepRow)] if self.points else []
+        rows = [[column.cell(None, row) for column in columns] for row in self.rows()]
+        titles = [column.title for column in columns]
+        return html_table([f"Entropy {self.entropy}.", *first], titles, rows)
+
     @property
     def unit(self) -> str:
         """Unit of a change."""
@@ -90,6 +102,17 @@ class EntropyChange:
     def rows(self) -> list[SweepRow]:
         """The sweep as it is saved and printed, one row per learning rate."""
         return [SweepRow.from_point(point) for point in self.points]
+
+    def plot(self) -> "Figure":
+        """The report's figure of ΔH(η), a matplotlib figure.
+
+        Returns:
+            The figure, of `savefig`; a notebook shows it.
+
+        Raises:
+            ValueError: If there is no learning rate.
+        """
+        return figure_of(self)
 
     def to_frame(self) -> "pd.DataFrame":
         """A pandas table, one row per learning rate.

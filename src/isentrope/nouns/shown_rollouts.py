@@ -48,7 +48,7 @@ class ShownRollouts:
         }
         names = [name for name, column in columns.items() if len(column)]
         rows = [
-            [_cell(columns[name][i]) for name in names]
+            [cell_text(columns[name][i]) for name in names]
             for i in range(min(RESPONSES_SHOWN, len(self.response_ids)))
         ]
         more = len(self.response_ids) - len(rows)
@@ -56,7 +56,7 @@ class ShownRollouts:
         return html_table([f"{self._size()}."], names, rows, note)
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
     """A number in few digits, and the beginning of a text with its control characters escaped."""
     if isinstance(value, float):
         return f"{value:.3g}"

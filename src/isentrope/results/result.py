@@ -26,8 +26,9 @@ from isentrope.results.encode import encode
 from isentrope.results.header import Header
 from isentrope.results.names_of_notes import our_name
 from isentrope.results.tables import ROWS
-from isentrope.results.verbs import Verb
+from isentrope.results.verbs import VERBS, Verb
 from isentrope.system.errors import FileError
+from isentrope.system.figures import figure_of
 from isentrope.system.file_contents import read_table
 from isentrope.system.files import write_json
 from isentrope.system.html_table import html_table
@@ -141,6 +142,35 @@ class Result(Header):
                 columns = [block.cells(column) for column in block.columns]
                 return html_table(sentences, titles, [*zip(*columns, strict=True)], block.title)
         return html_table(sentences, [], [])
+
+    def plot(self) -> Any:
+        """The report's figure of the result.
+
+        Returns:
+            A matplotlib figure.
+
+        Raises:
+            ValueError: If the report has none; the sentence names the verbs that have one.
+        """
+        return figure_of(self)
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """A table of the result, with value, _se, _ci_low and _ci_high of a number in columns.
+
+        Args:
+            table: One of `tables`; None for that of the verb, such as the sweep of `measure`.
+
+        Returns:
+            The table.
+
+        Raises:
+            ValueError: If there is no such table.
+        """
+        name = table or VERBS[self.verb].table
+        if name not in self.tables:
+            names = ", ".join(self.tables) or "none"
+            raise ValueError(f"{self!r} has no table {name!r}; it has {names}.")
+        return self.tables[name]
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""

@@ -13,7 +13,10 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.shown_rollouts import RESPONSES_SHOWN, cell_text
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.figures import figure_of
+from isentrope.system.html_table import html_table
 from isentrope.system.one_line import changed_fields, one_line, plural
 
 
@@ -117,6 +120,19 @@ class Influence:
         reward = [] if self.reward is None else [f"δJ₁ {self.reward.budget['total']}"]
         return one_line(self, f"of {size}, by {what}", f"δH₁ {self.total}", *reward)
 
+    def _repr_html_(self) -> str:
+        """The change and the responses that move it most, for a notebook; texts are escaped."""
+        table = self.to_frame()
+        top = table.loc[table["delta_h"].abs().nlargest(RESPONSES_SHOWN).index]
+        numbers = [
+            f"{x:.3g} ± {se:.2g}" for x, se in zip(top["delta_h"], top["delta_h_se"], strict=True)
+        ]
+        texts = [cell_text(text) for text in top["text"]]
+        columns = [map(str, top["sequence"]), map(str, top["prompt"]), numbers, texts]
+        titles = ["response", "prompt", f"δH ± se ({self.entropy.unit})", "text"]
+        sentence = f"First order δH₁ {self.total}; the responses that move it most:"
+        return html_table([sentence], titles, [*zip(*columns, strict=True)])
+
     @property
     def groups(self) -> int:
         """Groups of E's prompts behind the errors; degrees of freedom are one less."""
@@ -144,6 +160,17 @@ class Influence:
         if tokens is None:
             raise ValueError("Tokens were not attributed: call influence with tokens=True.")
         return self.U.ragged(tokens)
+
+    def plot(self) -> Any:
+        """The report's figure of the classes of tokens, or of sequences without tokens.
+
+        Returns:
+            A matplotlib figure.
+
+        Raises:
+            ValueError: If nothing acts in the step.
+        """
+        return figure_of(self)
 
     def to_frame(
         self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from isentrope.attribution.influence.classes import BY_GROUP
+from isentrope.attribution.influence.classes import BY_GROUP, Classes
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel, markup
@@ -63,7 +63,6 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
         if members not in measured.result.classes:
             continue
         classes = measured.result.classes[members]
-        total = sum(part.members for part in classes.parts.values())
         words = "Classes are the groups of the batch's prompts."
         if members == "tokens":
             ends = {name: short(value) for name, value in classes.thresholds.items()}
@@ -72,18 +71,22 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
                 f"{ends['H of high entropy']} nats; rewarded and punished are signs of the token's "
                 "weight."
             )
-        changes = {name: part.delta_h for name, part in classes.parts.items()}
-        written = {
-            name: f"{name} ({percent(part.members / total)})"
-            for name, part in classes.parts.items()
-        }
         yield Panel(
             measured.source,
             "classes" if members == "tokens" else "groups",
             f"Which classes of {members.replace('_', ' ')} cost entropy",
             f"{words} Beside a name is its share of the members.",
-            Bars(f"δH ({classes.gradient.unit})", changes, written=written),
+            class_bars(classes),
         )
+
+
+def class_bars(classes: Classes) -> Bars:
+    """δH of every class, with its share of the members beside its name."""
+    parts = classes.parts
+    total = sum(part.members for part in parts.values())
+    changes = {name: part.delta_h for name, part in parts.items()}
+    written = {name: f"{name} ({percent(part.members / total)})" for name, part in parts.items()}
+    return Bars(f"δH ({classes.gradient.unit})", changes, written=written)
 
 
 SEQUENCES = 10

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.reports.drawing import (
     FIRST,
     INK,
@@ -129,7 +131,15 @@ def entropy_change_figure(result: MeasureResult) -> Figure:
     return figure
 
 
-def _chart(result: MeasureResult) -> Chart:
+def sweep_figure(change: EntropyChange) -> Figure:
+    """The same of a sweep that is no result of a verb."""
+    if not change.points:
+        raise ValueError("A sweep without learning rates has no figure: give entropy_change etas.")
+    drawn = SimpleNamespace(**vars(change), sweep=change.rows(), unit=change.unit, rate=None)
+    return _chart(drawn).figure()
+
+
+def _chart(result: Any) -> Chart:
     """What is drawn of ΔH, on a signed logarithmic axis, and of ΔH/η."""
     eta = [row.eta for row in result.sweep]
     spread = 1.8 if min(eta) < max(eta) else 4.0
@@ -143,9 +153,7 @@ def _chart(result: MeasureResult) -> Chart:
     return Chart("learning rate η", rows, 500)
 
 
-def _marks(
-    result: MeasureResult, rates: np.ndarray, power: int, smallest: float | None = None
-) -> list[Mark]:
+def _marks(result: Any, rates: np.ndarray, power: int, smallest: float | None = None) -> list[Mark]:
     """What is drawn of ΔH/η^power, on a logarithmic axis down to the smallest change if any."""
     marks = list[Mark]()
     first = result.first_order
