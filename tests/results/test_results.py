@@ -109,7 +109,7 @@ def test_a_result_draws_the_figure_of_its_panel_or_names_the_verbs_that_have_one
     if in_memory and verb != "kernel":  # whose matrices are held by what saves them
         result = replace(result, tables=dict(result.tables))
     if verb in ("noise", "variance", "entropies"):
-        with pytest.raises(ValueError) as refused:
+        with pytest.raises(LookupError) as refused:
             result.plot()
         assert "measure, influence, audit, kernel and try have one" in str(refused.value)
     else:
@@ -122,7 +122,7 @@ def test_a_result_gives_its_tables_by_name_and_that_of_its_verb_without_one(fold
     for name, table in result.tables.items():
         pd.testing.assert_frame_equal(result.to_frame(name), table)
     assert len(result.to_frame())
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(LookupError) as refused:
         result.to_frame("nothing")
     assert all(name in str(refused.value) for name in ("'nothing'", *result.tables))
 

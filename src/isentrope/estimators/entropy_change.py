@@ -110,7 +110,7 @@ class EntropyChange:
             The figure, of `savefig`; a notebook shows it.
 
         Raises:
-            ValueError: If there is no learning rate.
+            LookupError: If there is no learning rate.
         """
         return figure_of(self)
 

@@ -46,7 +46,7 @@ def draw_figure(instance: Any) -> Figure:
         The figure.
 
     Raises:
-        ValueError: If the report has none of it.
+        LookupError: If the report has none of it.
     """
     if isinstance(instance, EntropyChange):
         return sweep_figure(instance)
@@ -68,7 +68,7 @@ def draw_figure(instance: Any) -> Figure:
                 if panel.drawn is not None:
                     return panel.drawn.figure()
     verbs = [kind.verb for kind in (MeasureResult, *PANELS, TrialResult)]
-    raise ValueError(
+    raise LookupError(
         f"The report has no figure of this {type(instance).__name__}: results of "
         f"{listed(verbs)} have one, where what it shows was measured."
     )

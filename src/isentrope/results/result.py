@@ -150,7 +150,7 @@ class Result(Header):
             A matplotlib figure.
 
         Raises:
-            ValueError: If the report has none; the sentence names the verbs that have one.
+            LookupError: If the report has none; the sentence names the verbs that have one.
         """
         return figure_of(self)
 
@@ -164,12 +164,12 @@ class Result(Header):
             The table.
 
         Raises:
-            ValueError: If there is no such table.
+            LookupError: If there is no such table.
         """
         name = table or VERBS[self.verb].table
         if name not in self.tables:
             names = ", ".join(self.tables) or "none"
-            raise ValueError(f"{self!r} has no table {name!r}; it has {names}.")
+            raise LookupError(f"This {type(self).__name__} has no table {name!r}; it has {names}.")
         return self.tables[name]
 
     def to_dict(self) -> dict[str, Any]:

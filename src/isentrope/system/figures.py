@@ -24,7 +24,7 @@ def figure_of(instance: Any) -> Any:
         The figure.
 
     Raises:
-        ValueError: If the report has none of it.
+        LookupError: If the report has none of it.
     """
     (drawer,) = _DRAWERS
     return drawer(instance)

@@ -134,7 +134,7 @@ def entropy_change_figure(result: MeasureResult) -> Figure:
 def sweep_figure(change: EntropyChange) -> Figure:
     """The same of a sweep that is no result of a verb."""
     if not change.points:
-        raise ValueError("A sweep without learning rates has no figure: give entropy_change etas.")
+        raise LookupError("A sweep without learning rates has no figure: give entropy_change etas.")
     drawn = SimpleNamespace(**vars(change), sweep=change.rows(), unit=change.unit, rate=None)
     return _chart(drawn).figure()
 
