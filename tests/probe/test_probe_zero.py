@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
+from isentrope.probe.coming_step import moving_parts
+from isentrope.probe.partitioned_step import PartitionedStep, zero_optimizer
 from isentrope.probe.requirements import require_whole_parameters
 from tests import cases
 from tests.probe import following
@@ -21,7 +22,7 @@ RATE, PADDING = 1e-2, 3
 
 
 class OneProcess:
-    """DeepSpeed's optimizer of one process, as ZeroStep reads it: flat, padded, in other order."""
+    """DeepSpeed's optimizer of one process: flat, padded, and in another order."""
 
     def __init__(self, model):
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -77,7 +78,7 @@ def test_the_step_is_whole_and_the_model_is_where_it_began(dtype):
     for _ in range(2):
         gradient = {p: torch.randn(p.shape, generator=rng) for p in trained}
         begun = {p: p.detach().clone() for p in trained}
-        step = ZeroStep(model, zero)
+        step = PartitionedStep(model, zero)
         zero.step(gradient)
         ended = {p: p.detach().clone() for p in trained}
         with step.at_start() as optimizer:
@@ -103,7 +104,7 @@ def test_the_step_is_whole_and_the_model_is_where_it_began(dtype):
 @pytest.mark.usefixtures("alone")
 def test_a_step_that_was_skipped_has_no_optimizer():
     model = cases.lora_policy("qwen2").model
-    step = ZeroStep(model, OneProcess(model))
+    step = PartitionedStep(model, OneProcess(model))
     with step.at_start() as optimizer:
         assert optimizer is None
 

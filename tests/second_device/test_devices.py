@@ -18,7 +18,7 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
 from isentrope.parallel.ranks import Ranks
-from isentrope.policy.scoring import tokens_in
+from isentrope.policy.short_memory import tokens_in
 from isentrope.system.memory import CONTEXT, libraries_bytes, memory_of
 from isentrope.training.models import build_toy_policy
 from isentrope.verbs.train import resume, train

@@ -29,7 +29,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.ranks import gather_lists
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import tokens_in
+from isentrope.policy.short_memory import tokens_in
 from isentrope.system.log import log
 from isentrope.system.memory import free_memory, require_device
 from isentrope.system.one_line import one_line, quoted

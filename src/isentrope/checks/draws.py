@@ -22,7 +22,7 @@ from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.passes import map_micro_batches
-from isentrope.policy.scoring import smaller_where_memory_is_short
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.tails import FILTER_SETTINGS, LOGITS_SORTED, tail_places
 
 

@@ -32,7 +32,8 @@ from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect, score_along, smaller_where_memory_is_short
+from isentrope.policy.scoring import collect, score_along
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.memory import mapped_blocks
 

@@ -5,20 +5,14 @@ read once for all its responses where that is faster. Work is counted in tokens:
 that the model reads, and `padding` for each call of it. Responses to one prompt make a micro-batch
 of their own, in which the prompt is read once, if that saves more than the calls cost: one for the
 prompt, and one for each part of responses of similar length.
-
-Passes over a batch are tried again in smaller micro-batches where memory is short. The smaller size
-stays with the policy. Micro-batches change sums by rounding and nothing else. In several processes
-there is no second try: the others would wait for a pass that begins again.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.models.attention import keeps_plain_cache
 from isentrope.models.batching import (
@@ -35,85 +29,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
-from isentrope.system.memory import give_back, is_lack_of_memory
-
-_log = logging.getLogger("isentrope")
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def smaller_where_memory_is_short(
-    compute: Callable[Concatenate[Policy, Rollouts, _P], _R],
-) -> Callable[Concatenate[Policy, Rollouts, _P], _R]:
-    """Try a pass again with half of the tokens per micro-batch, down to one sequence.
-
-    Args:
-        compute: A function of a policy and rollouts that changes nothing outside itself.
-
-    Returns:
-        The same function, which lowers `policy.max_tokens` where it has to.
-    """
-
-    @wraps(compute)
-    def attempt(policy: Policy, rollouts: Rollouts, *args: _P.args, **options: _P.kwargs) -> _R:
-        return tried_again(policy, rollouts, partial(compute, policy, rollouts, *args, **options))
-
-    return attempt
-
-
-def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -> _R:
-    """Compute something, and from its beginning with half of the tokens where memory is short.
-
-    Args:
-        policy: Whose `max_tokens` is lowered.
-        rollouts: What is read in micro-batches.
-        attempt: It must leave nothing behind where it fails.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        MemoryError: Where no smaller micro-batch is possible; of a device it is torch's own error.
-        RuntimeError: What else it raises.
-    """
-    lengths = tokens_read(rollouts)
-    longest = max(lengths)
-    while True:
-        now = min(policy.max_tokens, longest * len(lengths))
-        smaller = max(longest, now // 2)
-        try:
-            return attempt()
-        except (RuntimeError, MemoryError) as error:
-            alone = policy.ranks.size == 1 and now >= 2 * longest
-            if not alone or not is_lack_of_memory(error):
-                raise
-            _log.warning(
-                "Memory is short: %d tokens per micro-batch from here on instead of %d "
-                "(sampling.max_tokens).",
-                *(smaller, policy.max_tokens),
-            )
-        policy.max_tokens = smaller  # outside of the handler, which keeps the tensors alive
-        give_back()
-
-
-def tokens_in(memory: int, model: Any, head: Any) -> int:
-    """How many tokens a micro-batch may have, about, where a pass may keep so many bytes.
-
-    Args:
-        memory: Bytes.
-        model: The model; inputs and outputs of its decoder's linear layers are kept.
-        head: Its output embedding, which keeps none.
-
-    Returns:
-        At least one, a power of two.
-    """
-    layers = [m for n, m in model.named_modules() if "lora_" not in n and m != head]
-    kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
-    fitting = max(1, memory // max(1, 4 * kept))
-    return 2 ** (fitting.bit_length() - 1)
-
 
 GROUPS_OF_A_PROCESS = 4
 """Prompts per process from which all responses to a prompt go to one process."""

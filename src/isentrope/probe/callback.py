@@ -31,10 +31,11 @@ from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
+from isentrope.probe.coming_step import moving_parts
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean
 from isentrope.probe.options import ProbeOptions
+from isentrope.probe.partitioned_step import PartitionedStep, zero_optimizer
 from isentrope.probe.reading import Readings, read
 from isentrope.probe.requirements import (
     require_known_optimizer,
@@ -111,7 +112,7 @@ class EntropyProbe(Readings):
             self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
         self._before: list[ScoredBefore] = []
-        self._zero_step: ZeroStep | None = None
+        self._partitioned: PartitionedStep | None = None
 
     def attach(self, trainer: Any) -> EntropyProbe:
         """Follow a trainer, and add each reading to its logs.
@@ -159,7 +160,7 @@ class EntropyProbe(Readings):
             self._recorder.begin()
         zero = zero_optimizer(kwargs.get("optimizer"))
         if zero is not None and self._has_number(state.global_step):
-            self._zero_step = together(lambda: ZeroStep(bare_model(kwargs["model"]), zero))
+            self._partitioned = together(lambda: PartitionedStep(bare_model(kwargs["model"]), zero))
 
     @never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
@@ -179,8 +180,8 @@ class EntropyProbe(Readings):
         if not self._has_number(state.global_step):
             return
         options = self.options
-        zero_step = self._zero_step
-        self._zero_step = None
+        zero_step = self._partitioned
+        self._partitioned = None
         at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
         with evaluating(model), at_start as optimizer:
             temperature, length = options.sampling(args)
@@ -263,9 +264,9 @@ class EntropyProbe(Readings):
         self.off = True
         self._before = []
         self._latest = {}
-        if self._zero_step is not None:
-            self._zero_step.stop()
-            self._zero_step = None
+        if self._partitioned is not None:
+            self._partitioned.stop()
+            self._partitioned = None
         if self._recorder is not None:
             self._recorder.stop()
         if rank() == 0:

@@ -1,7 +1,8 @@
 """What is known of the verbs that put a question to checkpoints.
 
 The loop over checkpoints, the tables of a study, plans and reports read these facts. What a verb
-does, and its options, are in its module of `isentrope.commands`.
+does, and its options, are in its module of `isentrope.commands`, on a floor above all of these
+readers: a fact that stood there would be read upwards.
 """
 
 from dataclasses import dataclass

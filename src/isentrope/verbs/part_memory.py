@@ -23,7 +23,7 @@ from isentrope.planning.memory import (
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
-from isentrope.policy.scoring import tokens_in
+from isentrope.policy.short_memory import tokens_in
 from isentrope.results.verbs import VERBS
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens

@@ -53,7 +53,8 @@ from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.passes import map_micro_batches
-from isentrope.policy.scoring import score, score_along, smaller_where_memory_is_short
+from isentrope.policy.scoring import score, score_along
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 
 LOSS_UNIT = "nats per example"
 

@@ -25,7 +25,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.parallel.sharded import largest_part, local_part
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import tried_again
+from isentrope.policy.short_memory import tried_again
 from isentrope.system.memory import free_memory
 
 

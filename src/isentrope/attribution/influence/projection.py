@@ -43,7 +43,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.parallel.sharded import largest_part, local_part
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import tried_again
+from isentrope.policy.short_memory import tried_again
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
