@@ -169,10 +169,16 @@ def test_a_step_in_training_is_the_step_offline(made, name, options):
     require_same(made, U, recorded, expected, gradient)
 
 
+LOSSES = ("dr_grpo", "grpo", "dapo", "cispo", "sapo", "luspo")
+
+
 @pytest.mark.parametrize(
-    ("name", "options"), [(STARE, {"share": 0.3}), ("bonus", {"mode": "complete"})]
+    ("objective", "name", "options"),
+    [
+        *((loss, STARE, {"share": 0.3}) for loss in LOSSES),
+        *((loss, "bonus", {"mode": "complete"}) for loss in ("grpo", "luspo")),
+    ],
 )
-@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "cispo", "sapo", "luspo"])
 def test_every_loss_takes_the_weights(made, objective, name, options):
     control = run_control(name, options, objective=objective, clip_high=0.2)
     plain = made.loss_type, made.args.steps_per_generation, made.epsilon_high
@@ -188,9 +194,15 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
     require_same(made, U, recorded, expected, gradient)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
+READS = [CLIP_B, LP_REG, INFLUENCE_CLIP, PASS_AT_K]
+"""A control by what it reads: its batch, kept mass, influence, the rewards of a group."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [*((x, MORE[x]) for x in READS), ("bonus", {"mode": "complete"})]
+)
 def test_micro_batches_change_nothing(made, name, options):
-    found = [one_step(made, run_control(name, options), parts) for parts in (1, 2, 4)]
+    found = [one_step(made, run_control(name, options), k) for k in (1, 2, 4)]
     for _, recorded, gradient in found[1:]:
         first = found[0][1]
         for here, there in ((recorded.weights, first.weights), *entropic(recorded, first)):
