@@ -16,7 +16,7 @@ from mkdocs.structure.files import File
 
 NETWORK = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 ROOT = Path(__file__).parents[2]
-BESIDE = ("configs/*.yaml", "studies/*.py", "examples/*.py")
+BESIDE = ("configs/*.yaml", "studies/*.py", "examples/*.py", "examples/*.ipynb")
 """Files out of docs/ that pages link to."""
 NOUNS = ("estimate", "rollouts", "vectors", "differences")
 
@@ -57,7 +57,7 @@ def on_page_markdown(markdown, page, config, files):
         r"\((?P<up>(\.\./)*)\.\./src/isentrope/(?P<path>[\w/]+)\.py\)", module_page, markdown
     )
     markdown = re.sub(
-        r"\(((?:\.\./)*)\.\./((?:configs|studies|examples)/\w[\w.]*\.(?:yaml|py))",
+        r"\(((?:\.\./)*)\.\./((?:configs|studies|examples)/\w[\w.]*\.(?:yaml|py|ipynb))",
         r"(\1\2",
         markdown,
     )
