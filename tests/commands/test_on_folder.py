@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from isentrope.cli.main import app
 from tests.tiny_checkpoint import PROMPTS, copied, weighted_batch, write_prompts
 
 MEASURING = {verb.name: verb for verb in COMMANDS if hasattr(verb, "analyse")}
+HALVES = {"test_share": 0.5}
 SMALL = {
     "batch_config.B_E": 64,
     "batch_config.B_U": 3,
@@ -134,6 +136,20 @@ def test_a_contract_says_which_prompts_were_held_out(own):
     batch = MEASURING["measure"](config=str(own / "step_4")).configuration().batch_config
     assert (batch.dataset_name, batch.E_split, batch.U_split) == ("addition", "test", "train")
     assert (batch.B_U, batch.dataset_options) == (5, {"digits": 1})
+    prompts = str(own / "prompts.jsonl")
+    named = MEASURING["measure"](config=str(own / "step_4"), prompts=prompts, reward="prompts")
+    batch = named.configuration().batch_config
+    assert (batch.B_U, batch.dataset_path, batch.dataset_options) == (5, prompts, HALVES)
+
+
+def test_of_several_checkpoints_no_batch_is_the_recorded_one(recorded):
+    shutil.copytree(recorded / "step_4", recorded / "run" / "step_4")
+    shutil.copytree(recorded / "step_4", recorded / "run" / "step_8")
+    prompts = str(recorded / "prompts.jsonl")
+    command = MEASURING["measure"](config=str(recorded / "run"), prompts=prompts, reward="prompts")
+    config = command.configuration()
+    assert config.checkpoint.checkpoint_path == str(recorded / "run")
+    assert (config.batch_config.U_file, config.batch_config.dataset_options) == (None, HALVES)
 
 
 @pytest.mark.parametrize("name", MEASURING)

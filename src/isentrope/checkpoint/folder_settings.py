@@ -73,7 +73,7 @@ def folder_settings(
     batch: dict[str, Any] = {}
     analysis: dict[str, Any] = {}
     if prompts is not None or reward is not None:
-        batch = {name: training[name] for name in _PUT if name in training}
+        batch = {name: training[name] for name in (*_PUT, "B_U") if name in training}
         batch["dataset_name"] = reward or _BY_REFERENCE
         if prompts is not None:
             batch["dataset_path"] = prompts
