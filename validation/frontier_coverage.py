@@ -21,7 +21,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.attribution.frontier.frontier import Frontier, frontier_of_gradients
+from isentrope.attribution.frontier.edge import Edge
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, of_reward, ratio_terms
 from isentrope.estimators.entropy import cotangents
@@ -162,7 +164,8 @@ class Exact:
         sample = ScoredBatch(f, series[0].logprobs, series, torch.arange(size))
         of_entropy = self.by_groups(sample, states, tokens)
         reward = self.by_groups(of_reward(sample, rewards), states, tokens)
-        return frontier_of_gradients(reward, of_entropy, self.step)
+        pair = GradientPair(reward, of_entropy, self.step.preconditioner)
+        return frontier_of_step(Edge.of_step(pair, self.step), self.step)
 
     def by_groups(self, sample: ScoredBatch, states: Tensor, tokens: Tensor) -> GradientGroups:
         """A gradient in parts, from ∂s = e − π and ∂H = −π (log π + H) at every token."""

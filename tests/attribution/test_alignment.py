@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isentrope.attribution.alignment import alignment
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
 from isentrope.estimators.options import EstimatorOptions
@@ -40,7 +41,7 @@ def test_it_is_the_enumerated_angle_within_its_error(functional):
     P = positive(policy)
     sample = score_batch(policy, E, EstimatorOptions(functional))
     g_H, g_J = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 8)
-    found = alignment(g_J, g_H, P)
+    found = alignment(GradientPair(g_J, g_H, P))
     truth = exact_cosine(exact, functional, P)
     assert 0 < found.se < 0.1
     assert abs(found.value - truth) < 4 * found.se
@@ -65,7 +66,7 @@ def test_noise_is_not_taken_for_length():
         for mean in (a, b):
             parts = [{"x": (mean + 2 * torch.randn(d, dtype=torch.float64)) / G} for _ in range(G)]
             sides.append(_groups(parts))
-        found = alignment(*sides, {"x": torch.ones(d, dtype=torch.float64)})
+        found = alignment(GradientPair(*sides, {"x": torch.ones(d, dtype=torch.float64)}))
         cosines.append((found.value, found.ci_low <= truth <= found.ci_high))
         one, other = (side.total for side in sides)
         plain.append(dot(one, other) / math.sqrt(dot(one, one) * dot(other, other)))
@@ -85,9 +86,9 @@ def test_a_gradient_that_is_noise_has_no_direction():
     P = multiply(
         {"x": torch.ones(50, dtype=torch.float64)}, {"x": torch.ones(50, dtype=torch.float64)}
     )
-    found = alignment(*sides, P)
+    found = alignment(GradientPair(*sides, P))
     assert math.isnan(found.ci_low)
     assert "gradient of reward is not distinguishable" in found.warnings[0]
     few = [_groups([side.parts[0], side.parts[1]]) for side in sides]
     with pytest.raises(ValueError, match="three or more"):
-        alignment(*few, P)
+        alignment(GradientPair(*few, P))

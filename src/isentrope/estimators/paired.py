@@ -80,6 +80,7 @@ class PairedSteps:
 
     Attributes:
         eta: η.
+        sample: E scored at θ.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class PairedSteps:
         self._E = E
         self._confidence = estimator.confidence
         self.eta = eta
-        self._sample = score_batch(policy, E, estimator)
-        self._functionals = [self._sample.functional]
+        self.sample = score_batch(policy, E, estimator)
+        self._functionals = [self.sample.functional]
         if E.rewards is not None:
-            self._functionals.append(RewardMean.of(self._sample, E.rewards))
+            self._functionals.append(RewardMean.of(self.sample, E.rewards))
         self._moved: dict[str, tuple[Tensor, Tensor]] = {}  # log-ratios and H after each step
         self._trusts: dict[str, list[Trust]] = {}  # of each functional
 
@@ -120,7 +121,7 @@ class PairedSteps:
             NotFiniteError: If the scores are not finite there.
         """
         policy = self._policy
-        sample = self._sample
+        sample = self.sample
         policy.require_direction(direction)
         (moved,) = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)
         if moved is None:
@@ -149,7 +150,7 @@ class PairedSteps:
 
         def statistics(omega: Tensor) -> Tensor:
             """ΔH, with rewards ΔJ after it; of pairs the two sides of the price too."""
-            base = values(self._sample.log_ratios, self._sample.entropies, omega)
+            base = values(self.sample.log_ratios, self.sample.entropies, omega)
             alone = {name: values(*moved, omega) - base for name, moved in self._moved.items()}
             compared: list[Tensor] = []
             for name, others in pairs:
@@ -158,7 +159,7 @@ class PairedSteps:
                 compared += [gained, torch.stack((gained[-1] * plain[0], gained[0] * plain[-1]))]
             return torch.cat([*alone.values(), *compared])
 
-        result = infinitesimal_jackknife(statistics, self._sample.prompt_index)
+        result = infinitesimal_jackknife(statistics, self.sample.prompt_index)
 
         def change(at: int, steps: Sequence[str]) -> Change:
             """ΔH and ΔJ from a row on, which use the weights of these steps."""

@@ -11,6 +11,7 @@ from isentrope.attribution.fisher.pair_classes import PairClass
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.structure import Relation
 from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.attribution.frontier.places import Place
 from isentrope.nouns.columns import AFTER_UNIT, Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
@@ -118,10 +119,12 @@ class Tried(Attempt):
     Attributes:
         step: ΔH and ΔJ of the whole step, and what it gains.
         gradient: The same of the gradient part alone.
+        place: Where it stands on the frontier at vanilla's length; None where there is none.
     """
 
     step: Changes
     gradient: Changes
+    place: Absent[Place] = None
 
     def part(self, name: str) -> dict[str, Estimate]:
         """What was measured of a part of the step."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import FiniteFloat
 
 from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.price import Price
 from isentrope.estimators.sweep import SweepRow
@@ -54,6 +55,7 @@ class MeasureResult(Result, verb=MEASURE):
         checks: Whether the instrument is sound.
         reward: ΔJ(η) likewise; None where E has no rewards.
         price: What the step spends and earns at the rate of interest, to first order.
+        frontier: What any step of the same length could do, per unit η, and where this one stands.
     """
 
     entropy: dict[str, Estimate]
@@ -66,6 +68,7 @@ class MeasureResult(Result, verb=MEASURE):
     checks: Checks
     reward: Absent[RewardRecord] = None
     price: Absent[Price] = None
+    frontier: Absent[Frontier] = None
 
     @property
     def unit(self) -> str:
@@ -195,11 +198,14 @@ class TrialResult(Result, verb=TRY):
         eta: The learning rate.
         vanilla: ΔH and ΔJ without a control, by part of the step.
         tried: By control and strength.
+        frontier: What any step of vanilla's length could do, per unit η, and where vanilla stands;
+            None where E has no rewards or fewer than 16 prompts.
     """
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
     tried: dict[str, Tried]
+    frontier: Absent[Frontier] = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

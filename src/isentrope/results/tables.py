@@ -206,6 +206,10 @@ class TrialRow:
         price: What the entropy gained costs, against a lower rate.
         over_random_delta_h: ΔH less that of random masks of as many tokens.
         over_random_delta_j: ΔJ less that of those masks.
+        reached: Share of the frontier's radius at vanilla's length, in rows of the whole step.
+        reached_over_vanilla: That less vanilla's.
+        lost_delta_j: ηδJ lost against the edge at the row's own δH.
+        length: Of the free part, in lengths of vanilla's.
         did: What the control says that it did to the batch, by the names that it gives.
         frontier: Whether no other control gains more of both.
     """
@@ -222,6 +226,10 @@ class TrialRow:
     price: Annotated[Absent[Estimate], PLAIN] = None
     over_random_delta_h: Annotated[Absent[Estimate], PLAIN] = None
     over_random_delta_j: Annotated[Absent[Estimate], PLAIN] = None
+    reached: Annotated[Absent[Estimate], PLAIN] = None
+    reached_over_vanilla: Annotated[Absent[Estimate], PLAIN] = None
+    lost_delta_j: Annotated[Absent[Estimate], PLAIN] = None
+    length: Annotated[Absent[float], PLAIN] = None
     did: Annotated[dict[str, float], PLAIN]
     frontier: Annotated[bool, PLAIN]
 

@@ -76,6 +76,7 @@ def find_change(ready: Prepared) -> MeasureResult:
         checks=measurement.checks,
         reward=reward,
         price=measurement.price,
+        frontier=measurement.frontier,
         warnings=tuple(_list_warnings(measurement)),
         tables=_make_tables(measurement, sweep, reward),
         write_log=write_log,

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
-from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
+from isentrope.attribution.frontier.edge import Edge
+from isentrope.attribution.frontier.frontier import Frontier
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
     adjusted,
@@ -42,9 +44,7 @@ from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.step_budget import budget_of_step
-
-GROUPS_OF_ANGLE = 16
-"""Groups of E's prompts for the angle of the gradients of reward and entropy."""
+from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients, place_step
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Measurement:
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         price: What the step spends and earns at the rate of interest, and where; None where that
             was not asked for, or there is no first order.
+        frontier: What any step of the same length could do; None where there is no price, or E has
+            no rewards or fewer than 16 prompts.
         checks: Whether the instrument is sound.
         influences: (P,) of each prompt draw of E on the changes, by their names in results.json.
     """
@@ -75,6 +77,7 @@ class Measurement:
     fresh: dict[float, Estimate]
     budget: dict[str, Estimate]
     price: Price | None
+    frontier: Frontier | None
     checks: Checks
     influences: dict[str, Tensor]
 
@@ -105,6 +108,13 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         budget, shares = budget_of_step(ready, change)
     with clock.stage("price"):
         price = _estimate_price(ready, change, rewards, budget, shares, sweep.at_rate)
+        gradients = None if price is None else _pair_gradients(ready, change, rewards)
+        if price is not None and gradients is not None:
+            price = replace(price, cosine=alignment(gradients, estimator.confidence))
+    with clock.stage("frontier"):
+        frontier = None
+        if gradients is not None:
+            frontier = place_step(ready, Edge.of_step(gradients, ready.step), ready.step)
     with clock.stage("checks"):
         checks = _check_instrument(ready, change)
     return Measurement(
@@ -117,6 +127,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         fresh=resampled,
         budget=budget,
         price=price,
+        frontier=frontier,
         checks=checks,
         influences={**change.influences, **shares, **(reward.influences if reward else {})},
     )
@@ -252,13 +263,16 @@ def _estimate_price(
             sample, ready.rate, tokens, rewards, after=at_rate, confidence=confidence
         )
         price.at.update(part.at)
-    cosine = None
-    if rewards is not None and E.n_prompts >= GROUPS_OF_ANGLE:
-        where = ready.gradients.storage.where
-        samples = [sample, of_reward(sample, rewards)]
-        g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS_OF_ANGLE, where)
-        cosine = alignment(g_J, g_H, ready.step.preconditioner, confidence)
-    return replace(price, momentum=momentum, cosine=cosine)
+    return replace(price, momentum=momentum)
+
+
+def _pair_gradients(
+    ready: Prepared, change: EntropyChange, rewards: Tensor | None
+) -> GradientPair | None:
+    """The gradients of reward and entropy; none without rewards, or from few prompts."""
+    if rewards is None or ready.E.n_prompts < GROUPS_OF_ANGLE:
+        return None
+    return pair_gradients(ready, change.sample, ready.E.with_columns(rewards=rewards))
 
 
 def _check_instrument(ready: Prepared, change: EntropyChange) -> Checks:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from isentrope.attribution.frontier.edge import FEWEST_GROUPS
 from isentrope.attribution.influence.influence import (
     MAX_GROUP_BYTES,
     SEQUENCE_GROUPS,
@@ -21,7 +22,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.price import PRICED
 from isentrope.planning.plan import Batch, PassesOver
 from isentrope.system.file_contents import count_rows
-from isentrope.verbs.measurement import GROUPS_OF_ANGLE
+from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE
 
 DIFFERENCES = 4
 """Evaluations of E from which `checks` takes the rounding floor."""
@@ -150,6 +151,8 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
         yield counting.part(
             "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
         )
+        if counting.batches["U"].prompts >= FEWEST_GROUPS:  # at most: where the edge is known
+            yield counting.part("noise of the frontier", "U", "frontier", forward=1, backward=1)
     yield counting.part("rounding floor", "E", "checks", forward=DIFFERENCES)
 
 

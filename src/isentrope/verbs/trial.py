@@ -5,17 +5,20 @@ results.json    vanilla, and one entry per control and strength: what it did to 
                 its price, and over random masks of as many tokens; every one an Estimate: delta_h,
                 delta_j, gained_…, price and over_random_…, and under the former names deltaH, …
                 Two steps without a control are always tried: shrunk_step (v less a share of
-                itself, whose price is 1 to first order) and no_momentum (β₁ = 0)
+                itself, whose price is 1 to first order) and no_momentum (β₁ = 0). The frontier
+                of vanilla's length, and the place of each attempt on it at that length
 trial.parquet   the same, one row per control, strength and part
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import PairedChanges, PairedSteps
+from isentrope.estimators.reward_change import REWARD
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import frame
 from isentrope.results.attributions import Attempt, Tried
@@ -23,6 +26,7 @@ from isentrope.results.results import TrialResult
 from isentrope.results.tables import TrialRow
 from isentrope.system.progress import ProgressCallback, progress
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.trial_frontier import TrialFrontier
 from isentrope.verbs.trial_steps import PARTS, TrialSteps
 
 VANILLA = "vanilla"
@@ -53,17 +57,10 @@ def find_trial(ready: Prepared) -> TrialResult:
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial(steps.plain.direction, steps.plain.components["gradient"], {}))
+    frontier = TrialFrontier(ready, steps.plain, paired.sample, E)
     with progress().bar("trying controls") as report:
-        attempts, out_of_reach = _attempts(steps, tried, paired, report)
-        against: dict[str, dict[str, Sequence[str]]] = {}
-        masks: dict[str, tuple[float, int]] = {}
-        for attempt in attempts:  # with vanilla, and with random masks of as many tokens
-            against[attempt.name] = {"gained_": [VANILLA]}
-            share = attempt.did.get("touched", 0.0)
-            if ready.config.trial.random_masks and 0 < share < 1:
-                as_many = {f"mask {draw} of {share:.6g}": (share, draw) for draw in range(MASKS)}
-                against[attempt.name]["over_random_"] = [*as_many]
-                masks |= as_many
+        attempts, out_of_reach = _attempts(steps, tried, paired, frontier, report)
+        against, masks = _comparisons(attempts, random_masks=ready.config.trial.random_masks)
         for mask, share_and_draw in masks.items():
             _add(paired, mask, steps.mask(*share_and_draw))
     pairs = {
@@ -95,6 +92,7 @@ def find_trial(ready: Prepared) -> TrialResult:
             **vars(attempt),
             step=changes(attempt.name, "step"),
             gradient=changes(attempt.name, "gradient"),
+            place=frontier.places.get(attempt.name),
         )
         for attempt in attempts
     }
@@ -103,15 +101,47 @@ def find_trial(ready: Prepared) -> TrialResult:
         eta=ready.rate,
         vanilla={part: changes(VANILLA, part) for part in PARTS},
         tried=entries,
+        frontier=frontier.frontier,
         warnings=(*out_of_reach, *_warnings(attempts, measured)),
         tables={"trial": _table(entries, measured, ready.rate)},
     )
 
 
+def _comparisons(
+    attempts: Sequence[Attempt], *, random_masks: bool
+) -> tuple[dict[str, dict[str, Sequence[str]]], dict[str, tuple[float, int]]]:
+    """What each attempt is compared with: vanilla, and random masks of as many tokens.
+
+    Returns:
+        By attempt and prefix the names of the others; by name of a mask its share and draw.
+    """
+    against: dict[str, dict[str, Sequence[str]]] = {}
+    masks: dict[str, tuple[float, int]] = {}
+    for attempt in attempts:
+        against[attempt.name] = {"gained_": [VANILLA]}
+        share = attempt.did.get("touched", 0.0)
+        if random_masks and 0 < share < 1:
+            as_many = {f"mask {draw} of {share:.6g}": (share, draw) for draw in range(MASKS)}
+            against[attempt.name]["over_random_"] = [*as_many]
+            masks |= as_many
+    return against, masks
+
+
 def _attempts(
-    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: ProgressCallback
+    steps: TrialSteps,
+    tried: Sequence[str],
+    paired: PairedSteps,
+    frontier: TrialFrontier,
+    report: ProgressCallback,
 ) -> tuple[list[Attempt], list[str]]:
-    """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
+    """Add the steps of all attempts to what is compared, and place them on the frontier.
+
+    Returns:
+        The attempts, and sentences on what is out of reach.
+
+    Raises:
+        OutOfReachError: If all of them are.
+    """
     attempts: list[Attempt] = []
     out_of_reach: list[str] = []
     for done, control in enumerate(("", *tried)):
@@ -120,6 +150,7 @@ def _attempts(
             tries = steps.attempts(control) if control else steps.without_control()
             for attempt, trial in tries:
                 _add(paired, attempt.name, trial)
+                frontier.place(attempt, trial)
                 attempts.append(attempt)
         except OutOfReachError as error:
             out_of_reach.append(f"{control}: {error}")
@@ -147,6 +178,7 @@ def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd
                 eta=eta,
                 verdict=measured.verdicts[f"{name}/{part}"],
                 **entry.part(part),
+                **(_name_place(entry, eta) if part == "step" else {}),
                 frontier=frontier[part][place],
             )
             rows.append(row)
@@ -163,6 +195,19 @@ def _gains(entries: Iterable[Tried], part: str) -> dict[str, list[float]]:
             if column in entry.part(part):
                 gains.setdefault(column, []).append(entry.part(part)[column].value)
     return gains
+
+
+def _name_place(entry: Tried, eta: float) -> dict[str, Any]:
+    """Where a step stands on the frontier, by the columns of its row."""
+    place = entry.place
+    if place is None:
+        return {}
+    return {
+        "reached": place.reached,
+        "reached_over_vanilla": place.reached_over_plain,
+        "lost_delta_j": place.lost.scaled(eta, REWARD),
+        "length": place.length,
+    }
 
 
 def on_frontier(table: Mapping[str, Sequence[float]] | pd.DataFrame) -> list[bool]:

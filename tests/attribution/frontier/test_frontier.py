@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from isentrope.attribution.frontier.batch_noise import mean_square_length
-from isentrope.attribution.frontier.frontier import frontier_of_gradients
+from isentrope.attribution.frontier.edge import Edge
+from isentrope.attribution.frontier.frontier import frontier_of_step
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
@@ -62,7 +64,8 @@ def found(exact, step, prompts, functional="per_token", **options):
     E = batch(exact, prompts, 5)
     sample = score_batch(policy, E, EstimatorOptions(functional))
     of_entropy, reward = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 16)
-    return frontier_of_gradients(reward, of_entropy, step, **options)
+    edge = Edge.of_step(GradientPair(reward, of_entropy, step.preconditioner), step)
+    return frontier_of_step(edge, step, **options)
 
 
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
@@ -124,7 +127,7 @@ def test_the_mean_of_a_plain_step_stands_on_the_edge_and_the_rest_is_noise():
     exact = cases.small_exact("table")
     U, step = step_of(exact, 60)
     square = mean_square_length(exact.policy, U, step, 15)
-    edge = found(exact, step, 3000, mean_square=square)
+    edge = found(exact, step, 3000, mean_square=lambda: square)
     assert edge.reached.value < 0.95
     assert abs(edge.reached_by_mean.value - 1) <= 4 * edge.reached_by_mean.se
     assert abs(edge.noise.value - 1) <= 4 * edge.noise.se

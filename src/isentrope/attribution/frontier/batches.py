@@ -1,7 +1,9 @@
 """The frontier of a step, from the batch it is measured on and the batch it is made of."""
 
 from isentrope.attribution.frontier.batch_noise import mean_square_length
-from isentrope.attribution.frontier.frontier import FEWEST_GROUPS, Frontier, frontier_of_gradients
+from isentrope.attribution.frontier.edge import FEWEST_GROUPS, Edge
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.attribution.gradients.storage_plan import StoragePlace
 from isentrope.estimators.options import EstimatorOptions
@@ -45,8 +47,38 @@ def frontier(
     of_entropy, reward = gradients_by_group(
         policy, E, [sample, of_reward(sample, E.rewards)], groups, where
     )
-    of_batch = min(groups, U.n_prompts)
-    square = None
-    if of_batch >= FEWEST_GROUPS and "control" not in step.components:
-        square = mean_square_length(policy, U, step, of_batch, where)
-    return frontier_of_gradients(reward, of_entropy, step, square, options.confidence)
+    edge = Edge.of_step(GradientPair(reward, of_entropy, step.preconditioner), step)
+    return frontier_of_batch(policy, edge, U, step, where, options.confidence)
+
+
+def frontier_of_batch(
+    policy: Policy,
+    edge: Edge,
+    U: Rollouts,
+    step: Step,
+    where: StoragePlace = "device",
+    confidence: float = 0.95,
+) -> Frontier:
+    """The frontier of a step, with how much of the distance is noise of its batch.
+
+    Args:
+        policy: The policy at θ.
+        edge: That of the step.
+        U: The batch of the step.
+        step: The step of the optimizer on U.
+        where: Where gradients of groups of U are held.
+        confidence: Nominal coverage.
+
+    Returns:
+        The frontier; without the noise where U has fewer than eight prompts, or a control corrected
+        the step.
+    """
+    groups = min(len(edge.gradients.shares), U.n_prompts)
+    if groups < FEWEST_GROUPS or "control" in step.components:
+        return frontier_of_step(edge, step, confidence=confidence)
+    return frontier_of_step(
+        edge,
+        step,
+        lambda: mean_square_length(policy, U, step, groups, where),
+        confidence,
+    )

@@ -6,7 +6,7 @@ x_{−g} is the number without group g, and x̄ the mean of these. A value and i
 tensor, (1 + G,): the number of all groups, then of all but each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +36,7 @@ class DeletedGroups:
         Returns:
             The numbers.
         """
-        return cls(torch.stack([function(kept) for kept in kept_groups(groups)]))
+        return cls(without_each_group(function, groups))
 
     @property
     def value(self) -> float:
@@ -62,14 +62,22 @@ class DeletedGroups:
 
     @property
     def errors_from_zero(self) -> float:
-        """The number in units of its standard error."""
-        return self.value / self.variance**0.5
+        """The number in units of its standard error; 0 where no group differs from another."""
+        return self.value / self.variance**0.5 if self.variance else 0.0
 
 
-def kept_groups(groups: int) -> Sequence[Tensor]:
-    """Indices of all groups, then of all but each."""
+def without_each_group(function: Callable[[Tensor], Tensor], groups: int) -> Tensor:
+    """A quantity of all groups, then of all but each.
+
+    Args:
+        function: From (k,) indices of groups to a tensor.
+        groups: G.
+
+    Returns:
+        (1 + G, ...) the tensors.
+    """
     every = torch.arange(groups)
-    return [every, *(every[every != g] for g in every)]
+    return torch.stack([function(every), *(function(every[every != g]) for g in every)])
 
 
 def pairs_of_groups(products: Tensor, shares: Tensor) -> Tensor:

@@ -75,10 +75,12 @@ class Ellipse:
             square: (..., 2, 2) y yᵀ, or an estimate of it.
 
         Returns:
-            (...) √(yᵀ G⁻¹ y)/ρ; NaN where the square is negative.
+            (...) √(yᵀ G⁻¹ y)/ρ; NaN where the square is negative, or G has no inverse.
         """
-        product = torch.linalg.solve(self.gram, square)
-        return product.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt() / self.length
+        (a, s), (_, b) = (row.unbind(-1) for row in self.gram.unbind(-2))
+        (reward, both), (_, entropy) = (row.unbind(-1) for row in square.unbind(-2))
+        product = b * reward - 2 * s * both + a * entropy
+        return (product / (a * b - s * s)).sqrt() / self.length
 
     def _is_free(self, entropy: Tensor) -> Tensor:
         """Whether the largest y_J of all has so much entropy."""

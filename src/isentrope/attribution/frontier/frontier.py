@@ -1,37 +1,29 @@
 """What every step of one length could do, and where the step taken stands (T14).
 
-The step per unit η is v = v_0 + v_f: v_0 was decided before the batch (momentum and decay), v_f is
-free. Its length is ρ² = v_fᵀ P⁻¹ v_f. Every free part of this length makes first-order changes in
-the ellipse of g_J and g_H (`ellipse`) around c = (<g_J, v_0>, <g_H, v_0>), and P (α g_J + β g_H)
-reaches every point of its edge. The step taken is at r = √(yᵀ G⁻¹ y)/ρ of the radius, with
-y = (<g_J, v_f>, <g_H, v_f>).
-
-ρ is known, and so is v, which E is independent of. Errors are a delete-a-group jackknife of the
-whole map over E's prompts. A ball of one ρ compares directions and not sizes: a shrunk step reaches
-the same r.
+The step taken has the free part v_f, and is at r of the radius of the ellipse that the free parts
+of its length fill (`edge`). A ball of one ρ compares directions and not sizes: a shrunk step
+reaches the same r.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from isentrope.attribution.frontier.batch_noise import OfTwoBatches, reached_by_mean, share_of_noise
+from isentrope.attribution.frontier.batch_noise import reached_by_mean, share_of_noise
 from isentrope.attribution.frontier.deleted_groups import DeletedGroups
-from isentrope.attribution.frontier.ellipse import Ellipse
-from isentrope.attribution.frontier.gradient_products import GradientProducts, gradient_products
-from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.estimators.reward_change import REWARD
+from isentrope.attribution.frontier.edge import (
+    ERRORS_FROM_ZERO,
+    STRAIN_OF_REACH,
+    Edge,
+    free_part,
+)
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.nouns.vectors import Vector, axpy
 from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
-FEWEST_GROUPS = 8
-"""Groups of prompts from which the jackknife of the map is used."""
-
-ERRORS_FROM_ZERO = 4.0
-"""Errors that the lengths, and the angle's distance from 0 and 180°, must have from zero."""
+ALWAYS_KNOWN = ("centre_reward", "centre_entropy", "reward", "entropy")
+"""Numbers that are linear in the gradients, and need no edge."""
 
 _NONE_KEEPS = (
     "No step of this length keeps entropy: what was decided before the batch (momentum and decay) "
@@ -93,188 +85,51 @@ class Frontier:
         )
 
 
-def frontier_of_gradients(
-    of_reward: GradientGroups,
-    of_entropy: GradientGroups,
+def frontier_of_step(
+    edge: Edge,
     step: Step,
-    mean_square: DeletedGroups | None = None,
+    mean_square: Callable[[], DeletedGroups] | None = None,
     confidence: float = 0.95,
 ) -> Frontier:
     """Say what a step of the same length could do, and how much of it the step does.
 
     Args:
-        of_reward: g_J by groups of prompts of E.
-        of_entropy: g_H by the same groups.
-        step: The step taken, of another batch than E.
-        mean_square: `batch_noise.mean_square_length` of the step; None leaves the noise out.
+        edge: That of the step (`Edge.of_step`).
+        step: The step taken.
+        mean_square: Computes `batch_noise.mean_square_length` of the step, and is called where the
+            edge is known; None leaves the noise out.
         confidence: Nominal coverage.
 
     Returns:
         The frontier.
-
-    Raises:
-        ValueError: If the groups differ or there are fewer than eight, or P is of another step.
     """
-    shares = of_entropy.shares
-    if len(shares) < FEWEST_GROUPS or shares.tolist() != of_reward.shares.tolist():
-        raise ValueError(
-            f"The frontier needs both gradients by the same groups of prompts, {FEWEST_GROUPS} or "
-            "more."
-        )
-    free = free_part(step)
-    length = math.sqrt(square_length(free, step.preconditioner))
-    products = gradient_products((of_reward, of_entropy), step.preconditioner, free, step.baseline)
-    numbers = _numbers(products, Ellipse(products.gram, length))
-    missing = list(_missing(products, of_entropy.prompts))
+    numbers = edge.shape() | edge.place(edge.gradients.along(free_part(step)))
+    missing = list(edge.missing)
     shape_known = not missing
     estimates = {
-        name: _estimate(
+        name: edge.estimate(
             values,
-            of_entropy,
-            _unit(name, of_entropy),
+            edge.unit(name),
             confidence,
-            known=shape_known or name in ("centre_reward", "centre_entropy", "reward", "entropy"),
+            known=shape_known or name in ALWAYS_KNOWN,
+            strain=STRAIN_OF_REACH if name == "entropy_reach" else 0.0,
         )
         for name, values in numbers.items()
     }
     if shape_known and math.isnan(numbers["best"].value):
         missing.append(_NONE_KEEPS)
-    if mean_square is not None:
+    if mean_square is not None and shape_known:
+        square = mean_square()
         reached = numbers["reached"]
-        has_length = mean_square.errors_from_zero > ERRORS_FROM_ZERO
-        estimates["reached_by_mean"] = _estimate(
-            reached_by_mean(reached, length, mean_square),
-            of_entropy,
-            "share",
-            confidence,
-            known=shape_known and has_length,
+        has_length = square.errors_from_zero > ERRORS_FROM_ZERO
+        estimates["reached_by_mean"] = edge.estimate(
+            reached_by_mean(reached, edge.length, square), "share", confidence, known=has_length
         )
         distance = DeletedGroups(1 - reached.values)
-        estimates["noise"] = _estimate(
-            share_of_noise(reached, length, mean_square),
-            of_entropy,
+        estimates["noise"] = edge.estimate(
+            share_of_noise(reached, edge.length, square),
             NET_SHARE,
             confidence,
-            known=shape_known and has_length and distance.errors_from_zero > ERRORS_FROM_ZERO,
+            known=has_length and distance.errors_from_zero > ERRORS_FROM_ZERO,
         )
-    return Frontier(length=length, missing=tuple(missing), **estimates)
-
-
-def free_part(step: Step) -> Vector:
-    """v_f: what the batch decides of a step, a control's correction included."""
-    gradient = step.components["gradient"]
-    control = step.components.get("control")
-    return gradient if control is None else axpy(1.0, control, gradient)
-
-
-def square_length(part: Vector, preconditioner: Vector) -> float:
-    """dᵀ P⁻¹ d.
-
-    Args:
-        part: d, a part of a step.
-        preconditioner: P of that step.
-
-    Returns:
-        The square of its length.
-
-    Raises:
-        ValueError: If it moves a parameter that P holds still: P is that of another step.
-    """
-    total = 0.0
-    for name, P in preconditioner.items():
-        moving = P > 0
-        if bool((part[name][~moving] != 0).any()):
-            raise ValueError(f"{name} moves where P is 0: the step has the P of another step.")
-        total += float((part[name][moving].double().square() / P[moving].double()).sum())
-    return total
-
-
-def _numbers(products: GradientProducts, ellipse: Ellipse) -> dict[str, DeletedGroups]:
-    """The numbers of a frontier by their names, of all groups and of all but each."""
-    reward, entropy = products.free.unbind(1)
-    fixed_reward, fixed_entropy = products.fixed.unbind(1)
-    best_at_step = ellipse.best(entropy)
-    values = {
-        "reward_reach": ellipse.reach[:, 0],
-        "entropy_reach": ellipse.reach[:, 1],
-        "cosine": ellipse.cosine,
-        "centre_reward": fixed_reward,
-        "centre_entropy": fixed_entropy,
-        "reward": fixed_reward + reward,
-        "entropy": fixed_entropy + entropy,
-        "best": fixed_reward + ellipse.best(-fixed_entropy),
-        "best_at_step": fixed_reward + best_at_step,
-        "lost": best_at_step - reward,
-        "reward_for_a_nat": ellipse.reward_for_a_nat(entropy),
-        "reached": ellipse.share(products.square),
-    }
-    return {name: DeletedGroups(numbers) for name, numbers in values.items()}
-
-
-def _unit(name: str, of_entropy: GradientGroups) -> str:
-    """The unit of a number of the frontier."""
-    match name:
-        case "cosine":
-            return "cosine"
-        case "reached":
-            return "share"
-        case "reward_for_a_nat":
-            return f"{REWARD} per {of_entropy.sample.functional.unit}"
-        case "entropy" | "centre_entropy" | "entropy_reach":
-            return of_entropy.unit
-        case _:
-            return f"{REWARD} per η"
-
-
-def _estimate(
-    number: DeletedGroups | OfTwoBatches,
-    gradient: GradientGroups,
-    unit: str,
-    confidence: float,
-    *,
-    known: bool,
-) -> Estimate:
-    """A number with its interval; with none where that is not known to hold."""
-    caveats = gradient.sample.trust.caveats
-    trusted = caveats.pop("trusted") and known
-    return Estimate.from_standard_error(
-        number.value,
-        math.sqrt(number.variance),
-        gradient.prompts,
-        unit=unit,
-        method="delete-a-group jackknife",
-        confidence=confidence,
-        degrees_of_freedom=number.degrees_of_freedom,
-        trusted=trusted,
-        **caveats,
-    )
-
-
-def _missing(products: GradientProducts, prompts: int) -> Iterator[str]:
-    """Why the edge is not known: a gradient without a length, or two that are one."""
-    lengths = products.gram.diagonal(dim1=1, dim2=2)
-    cosine = products.gram[:, 0, 1] / lengths.prod(1).sqrt()
-    aspects = {
-        "the length of the gradient of reward": lengths[:, 0],
-        "the length of the gradient of entropy": lengths[:, 1],
-        "the angle of the gradients of reward and entropy": 1 - cosine.abs(),
-    }
-    for name, values in aspects.items():
-        errors = DeletedGroups(values).errors_from_zero
-        if errors >= ERRORS_FROM_ZERO:
-            continue
-        if errors > 0.5:
-            needed = f"about {_rounded_up(prompts * (ERRORS_FROM_ZERO / errors) ** 2)} would do"
-        else:
-            needed = "they do not say how many would do"
-        yield (
-            f"There is no frontier from {prompts} prompts: {name} is less than "
-            f"{ERRORS_FROM_ZERO:g} standard errors from zero, and {needed}."
-        )
-        return
-
-
-def _rounded_up(count: float) -> int:
-    """A number of prompts with two digits, not below it."""
-    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
-    return math.ceil(count / unit) * unit
+    return Frontier(length=edge.length, missing=tuple(missing), **estimates)

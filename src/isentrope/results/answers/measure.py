@@ -30,6 +30,7 @@ from isentrope.results.answers.checks import (
     failed,
     trust_sentence,
 )
+from isentrope.results.answers.frontier import room_lines, room_sentences
 from isentrope.results.answers.parts import parts_sentence
 from isentrope.results.answers.words import has_interval, moved, short, with_interval
 from isentrope.results.results import MeasureResult
@@ -55,6 +56,7 @@ def measure_sentences(result: MeasureResult) -> Iterator[Sentence]:
     yield from change_sentence(result)
     yield from parts_sentence(result.budget)
     yield from price_sentence(result)
+    yield from room_sentences(result.frontier, result.rate)
     yield from trust_sentence(list(checks_of_measure(result)))
     yield from first_order_sentence(result)
     yield from best_rate_sentence(result)
@@ -228,6 +230,7 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
             line += f"; at η = {row.eta:.3g} ΔJ {text(row.change)} {ends(row.change)}"
         yield line
     yield from _price_lines(result)
+    yield from room_lines(result.frontier, result.rate)
     taken = {key: s for key, s in result.settings.keys.items() if s.source not in OURS}
     if taken:
         values = ", ".join(f"{key.split('.')[1]} {x.value}" for key, x in taken.items())

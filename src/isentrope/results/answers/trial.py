@@ -5,6 +5,13 @@ from typing import Any
 
 from isentrope.nouns.columns import Column, ends, text
 from isentrope.results.answers.blocks import Printed, Sentence, Table, interval_title, named
+from isentrope.results.answers.frontier import (
+    Placed,
+    places_sentence,
+    places_table,
+    room_lines,
+    room_sentences,
+)
 from isentrope.results.attributions import SHRUNK
 from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
@@ -34,6 +41,9 @@ def trial_sentences(result: TrialResult) -> Iterator[Sentence]:
     for words, controls in by_price(result, "step").items():
         tone = "fact" if words in (_BETTER, _WORSE) else "doubt"
         yield Sentence(f"{words}: {'; '.join(controls)}.", tone, WORTH_IT)
+    yield from room_sentences(result.frontier, result.eta)
+    controls = [row for row in _placed(result) if row.name != SHRUNK]
+    yield from places_sentence(controls, result.estimator.confidence)
 
 
 def by_price(result: TrialResult, part: str) -> dict[str, list[str]]:
@@ -80,6 +90,11 @@ def trial_tables(result: TrialResult) -> Printed:
         columns.append(Column("over random", "over_random_delta_h", 1))
         title = f"{result.name}: gained over vanilla in one step, {words}"
         yield Table(title, rows, columns)
+    rows = _placed(result)
+    if rows:
+        title = f"{result.name}: at the length of the plain step, with its momentum and decay"
+        yield places_table(rows, title, result.eta, result.estimator.confidence)
+    yield from room_lines(result.frontier, result.eta)
     for part, plain in result.vanilla.items():
         changes = named({"ΔH": plain["delta_h"], "ΔJ": plain.get("delta_j")})
         yield f"  vanilla      {changes} (ΔH in {plain['delta_h'].unit}), {part}"
@@ -93,6 +108,15 @@ def trial_tables(result: TrialResult) -> Printed:
                 f"  strength     {entry.label} {entry.strength:.4g}: ΔH of the step "
                 f"{text(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
+
+
+def _placed(result: TrialResult) -> list[Placed]:
+    """The rows that have a place on the frontier."""
+    return [
+        Placed(entry.label, entry.strength, entry.place)
+        for entry in result.tried.values()
+        if entry.place is not None
+    ]
 
 
 def _rows(result: TrialResult, part: str) -> list[dict[str, Any]]:

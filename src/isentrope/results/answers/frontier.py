@@ -1,0 +1,145 @@
+"""What the frontier of a step says: the room that any change of it has, and how a step uses it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from isentrope.attribution.frontier.frontier import Frontier
+from isentrope.attribution.frontier.places import Place
+from isentrope.estimators.reward_change import REWARD
+from isentrope.nouns.columns import Column, ends, text
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
+from isentrope.results.answers.blocks import Sentence, Table, interval_title
+from isentrope.results.answers.words import has_interval, with_interval
+
+ROOM = "What room is there?"
+
+
+def room_sentences(frontier: Frontier | None, rate: float | None) -> Iterator[Sentence]:
+    """What no change of the step of the same length could pass, and where the step stands.
+
+    Args:
+        frontier: That of the step; nothing is said without it, or where it is not known.
+        rate: η of the step.
+
+    Yields:
+        The sentences.
+    """
+    if frontier is None or rate is None or not has_interval(frontier.reached):
+        return
+    if has_interval(frontier.best):
+        best = with_interval(frontier.best.scaled(rate))
+        words = f"could bring more reward than ΔJ = {best} while keeping entropy"
+    else:
+        none_keeps = math.isnan(frontier.best.value)
+        words = "could keep entropy" if none_keeps else "is known to keep entropy"
+    text = (
+        f"No change of this step of the same length {words}, to first order; the step brings "
+        f"{with_interval(frontier.reward.scaled(rate))} and reaches "
+        f"{with_interval(frontier.reached)} of the way to the edge"
+    )
+    if frontier.noise is not None and has_interval(frontier.noise):
+        text += f"; noise of its batch is {with_interval(frontier.noise)} of the rest"
+    yield Sentence(f"{text}.", question=ROOM)
+
+
+def room_lines(frontier: Frontier | None, rate: float | None) -> Iterator[str]:
+    """The numbers of a frontier, or why there is none."""
+    if frontier is None or rate is None:
+        return
+    for sentence in frontier.missing:
+        yield f"  frontier     {sentence}"
+    if not has_interval(frontier.reached):
+        return
+    yield (
+        f"  frontier     ηδJ lost at the entropy of the step "
+        f"{with_interval(frontier.lost.scaled(rate))}; a nat less would earn "
+        f"{with_interval(frontier.reward_for_a_nat)} {frontier.reward_for_a_nat.unit}"
+    )
+    yield (
+        f"  decided      before the batch: ηδJ {with_interval(frontier.centre_reward.scaled(rate))}"
+        f", ηδH {with_interval(frontier.centre_entropy.scaled(rate))}"
+    )
+    if frontier.reached_by_mean is not None and has_interval(frontier.reached_by_mean):
+        mean = with_interval(frontier.reached_by_mean)
+        yield f"  without noise of its batch the step would reach {mean} of the way"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A row of the table of places.
+
+    Attributes:
+        name: The control.
+        strength: How hard it acts.
+        place: Where it stands.
+    """
+
+    name: str
+    strength: float
+    place: Place
+
+
+def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]:
+    """Which rows stand nearer to the edge than the plain step, and which farther.
+
+    Args:
+        rows: All that are compared, without the plain step itself.
+        confidence: Of the intervals together: each is as long as Bonferroni's correction makes it.
+
+    Yields:
+        A sentence; nothing without rows.
+    """
+    each = 1 - (1 - confidence) / max(1, len(rows))
+    nearer: dict[str, list[Placed]] = {}
+    farther: dict[str, list[Placed]] = {}
+    for row in rows:
+        gap = row.place.reached_over_plain
+        if gap.degrees_of_freedom is None or not has_interval(gap):
+            continue
+        if abs(gap.value) > t_quantile(gap.degrees_of_freedom, each) * gap.se:
+            side = nearer if gap.value > 0 else farther
+            side.setdefault(row.name, []).append(row)
+    parts: list[str] = []
+    if nearer:
+        parts.append(f"nearer to the edge than the plain one: {_name(nearer)}")
+    if farther:
+        parts.append(f"farther from it: {_name(farther)}")
+    if rows and not parts:
+        parts.append("none is nearer to the edge than the plain one, nor farther")
+    if parts:
+        words = "; ".join(parts)
+        text = f"At equal length, of {len(rows)} steps (corrected for that number), {words}."
+        yield Sentence(text, "fact" if nearer or farther else "doubt", ROOM)
+
+
+def _name(rows: Mapping[str, list[Placed]]) -> str:
+    """Controls with their strengths, and where the farthest from the plain step stands."""
+    words: list[str] = []
+    for name, places in rows.items():
+        strengths = ", ".join(f"{row.strength:.3g}" for row in places)
+        most = max(places, key=lambda row: abs(row.place.reached_over_plain.value)).place
+        words.append(
+            f"{name} {strengths} (reaches {with_interval(most.reached)}, "
+            f"{with_interval(most.reached_over_plain)} over the plain one)"
+        )
+    return "; ".join(words)
+
+
+def places_table(rows: list[Placed], title: str, rate: float, confidence: float) -> Table:
+    """Where each step stands at the length of the plain one."""
+
+    def lost(row: Placed) -> Estimate:
+        return row.place.lost.scaled(rate, REWARD)
+
+    columns = [
+        Column("control", "name", left=True),
+        Column("strength", "strength"),
+        Column("length", lambda row: row.place.length, 3),
+        Column("r", lambda row: row.place.reached),
+        Column("r − vanilla's", lambda row: text(row.place.reached_over_plain.value), 1),
+        Column(interval_title(confidence), lambda row: ends(row.place.reached_over_plain), 1),
+        Column("ηδJ lost", lost, 2),
+    ]
+    return Table(title, rows, columns)
