@@ -98,8 +98,7 @@ def test_a_folder_alone_is_checked_and_the_command_says_what_to_fill_in(own):
 
 
 def test_a_recorded_batch_needs_nothing_and_errors_are_over_its_prompts(recorded, tmp_path):
-    options = sets()
-    del options[:2]  # B_E: as many prompts as the batch has
+    options = sets()[6:]  # no sizes: those of the recorded batch
     code, text, _ = call("measure", recorded / "step_4", *options, "--out", tmp_path / "run")
     assert code == 0, text
     result = numbers(tmp_path / "run")
@@ -113,20 +112,21 @@ def test_a_recorded_batch_needs_nothing_and_errors_are_over_its_prompts(recorded
 def test_prompts_beside_a_recorded_batch_are_those_of_entropy_alone(recorded, tmp_path):
     file = tmp_path / "others.jsonl"
     write_prompts(file, PROMPTS[8:])
-    words = [recorded / "step_4", "--prompts", file, *sets(), "--out", tmp_path / "run"]
+    options = [*sets()[:2], *sets()[6:]]  # the size of E alone
+    words = [recorded / "step_4", "--prompts", file, *options, "--out", tmp_path / "run"]
     assert call("measure", *words)[0] == 0
     batches = numbers(tmp_path / "run")["batches"]
     assert (batches["U"]["sequences"], batches["E"]["sequences"]) == (8, 64)
     assert batches["E"]["distinct_prompts"] > 8
 
 
-def test_fresh_batches_are_drawn_where_repeats_of_them_are_wanted(recorded):
+def test_fresh_batches_are_drawn_where_repeats_or_another_size_are_wanted(recorded):
     verb = MEASURING["measure"]
-    words = {"config": str(recorded / "step_4"), "repeats": 2}
-    reward = f"{recorded / 'rewards.py'}:reward"
-    call = verb(**words, prompts=str(recorded / "prompts.jsonl"), reward=reward)
-    config = call.configuration()
-    assert (config.batch_config.U_file, config.estimator.objective) == (None, "dr_grpo")
+    words = {"config": str(recorded / "step_4"), "prompts": str(recorded / "prompts.jsonl")}
+    words["reward"] = f"{recorded / 'rewards.py'}:reward"
+    for option in ({"repeats": 2}, {"settings": ["batch_config.B_U=32"]}):
+        config = verb(**words, **option).configuration()
+        assert (config.batch_config.U_file, config.estimator.objective) == (None, "dr_grpo")
 
 
 def test_a_contract_says_which_prompts_were_held_out(own):

@@ -29,7 +29,7 @@ _RESPONSES = 256
 _CHECKPOINTS = "checkpoint.checkpoint_path"
 _OTHER_DATA = {f"batch_config.{name}" for name in ("U_file", "U_dataset_name", "U_dataset_path")}
 """Settings that say where U comes from."""
-_DRAWN = _OTHER_DATA | {"batch_config.repeats", "batch_config.U_weighting"}
+_DRAWN = _OTHER_DATA | {f"batch_config.{name}" for name in ("repeats", "U_weighting", "B_U", "G")}
 """Settings that ask for another U than the recorded one."""
 _PUT = ("chat_template", "system_prompt", "chat_template_kwargs")
 """Settings of training's data that say how a prompt is put to the policy."""
