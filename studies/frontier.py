@@ -8,7 +8,7 @@
 Fixed before it ran.
 
 *Arms.* Seven steps. The toy after 8, 24 and 40 steps of seed 0 (configs/train_toy.yaml): E of 2,048
-held-out prompts, U of 16 (training's own), 64 and 256 prompt groups of 8. `compose` after 50 and
+held-out prompts, U of 16 (training's own) and 64 prompt groups of 8. `compose` after 50 and
 150 steps of vanilla from base 0: E of 4,096, U of 16 (training's own), 128 and 1,024 groups of 8.
 SmolLM2-135M after 20 steps of configs/train_smollm2_sentence.yaml, seed 0: E of 256, U of 8 groups
 of 8. At the largest U, each at its default strength and at equal length: a shrunk step, the token
@@ -119,7 +119,7 @@ def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
         task = {"task": "examples/sentence.py:Sentence", "tokens": 8}
         controls = [*TOKEN_CONTROLS, *examples]
     else:
-        sizes, path = (16, 64, 256), checkpoints(folder / "toy", 0) / f"step_{step}"
+        sizes, path = (16, 64), checkpoints(folder / "toy", 0) / f"step_{step}"
         task = {"task": "addition", "tokens": 23}
         controls = [*TOKEN_CONTROLS, *STEP_CONTROLS, *examples]
     by_size: dict[int, Frontier | None] = {}

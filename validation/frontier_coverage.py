@@ -6,8 +6,10 @@ The policies are three chains (`chains`): a rare long mode, prompts of very uneq
 rare short mode of high entropy. A response earns the sum of random numbers of its tokens. Gradients
 of a batch are sums of the softmax's own derivatives over its tokens, and the truth is visits of
 states times advantages, by recursion. The free part of the step is P (g_J + x) with x random and
-`NOISE` times as long as g_J; momentum is random. What is printed must cover .92, less two
-Monte-Carlo errors, in every cell that has an interval in a twentieth of its batches or more.
+`NOISE` times as long as g_J; momentum is random. For the noise of a batch the free part is P ĝ of a
+batch U of its own, of `SIZES_OF_U` responses, and |ḡ|²_P is taken from it. What is printed must
+cover .92, less two Monte-Carlo errors, in every cell that has an interval in a twentieth of its
+batches or more.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from isentrope.attribution.frontier.deleted_groups import DeletedGroups, pairs_of_groups
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
@@ -38,6 +41,11 @@ SIZES = (32, 64, 128, 256, 512, 1024)
 NOISE = (0.0, 1.0, 3.0)
 """Of the free part, in lengths of g_J."""
 GROUPS = 16
+SIZES_OF_U = (32, 128, 512)
+SIZE_OF_E = 1024
+"""Responses of E where U is drawn too."""
+OF_NOISE = ("reached_by_mean", "noise")
+"""Numbers that need U."""
 
 Cell = tuple[str, int, float, str]
 """Policy, responses, noise, quantity."""
@@ -99,7 +107,11 @@ class Exact:
         random /= (P * random.square()).sum(1, keepdim=True).sqrt()
         length = float((P * self.gradients[0].square()).sum().sqrt())
         free = P * (self.gradients[0] + self.noise * length * random[0])
-        momentum = 0.3 * length * P * random[1]
+        return self.step_of(P, 0.3 * length * P * random[1], free)
+
+    def step_of(self, P: Tensor, momentum: Tensor, free: Tensor) -> Step:
+        """A step of two parts."""
+        size = len(P)
         parts = {"momentum": momentum, "decay": torch.zeros(size), "gradient": free}
         vectors = {name: {"logits": part.double()} for name, part in parts.items()}
         return Step(
@@ -114,12 +126,36 @@ class Exact:
             matched_by="",
         )
 
+    def step_of_batch(self, size: int, seed: int) -> tuple[Step, DeletedGroups]:
+        """The step whose free part is P ĝ of a batch, and |ḡ|²_P from its groups."""
+        generator = torch.Generator().manual_seed(7_000_000 + 1000 * size + seed)
+        sample, states, tokens, rewards = self.drawn(size, generator)
+        parts = self.by_groups(of_reward(sample, rewards), states, tokens).parts.rows("logits")
+        P = self.step.preconditioner["logits"]
+        products = (parts * P) @ parts.T
+        shares = torch.full((GROUPS,), 1 / GROUPS, dtype=torch.float64)
+        square = DeletedGroups.of(lambda k: pairs_of_groups(products[k][:, k], shares[k]), GROUPS)
+        return self.step_of(P, self.step.components["momentum"]["logits"], P * parts.sum(0)), square
+
+    def noise_truth(self, step: Step, size: int) -> dict[str, float]:
+        """What is noise of a batch of so many responses, with the mean reward as baseline."""
+        P = step.preconditioner["logits"]
+        length = math.sqrt(float((step.components["gradient"]["logits"].square() / P).sum()))
+        mean = (1 - 1 / size) * math.sqrt(float((P * self.gradients[0].square()).sum()))
+        reached = self.truth_of(step)["reached"]
+        by_mean = reached * length / mean
+        return {"reached_by_mean": by_mean, "noise": (by_mean - reached) / (1 - reached)}
+
     @cached_property
     def truth(self) -> dict[str, float]:
+        """The numbers of the frontier of the one step."""
+        return self.truth_of(self.step)
+
+    def truth_of(self, step: Step) -> dict[str, float]:
         """The numbers of the frontier, by the angle of the edge."""
-        P = self.step.preconditioner["logits"]
-        free = self.step.components["gradient"]["logits"]
-        fixed = self.gradients @ self.step.components["momentum"]["logits"]
+        P = step.preconditioner["logits"]
+        free = step.components["gradient"]["logits"]
+        fixed = self.gradients @ step.components["momentum"]["logits"]
         reward, entropy = (self.gradients @ free).tolist()
         radius = float((free.square() / P).sum())
         (a, s), (_, b) = (self.gradients @ (P[:, None] * self.gradients.T)).tolist()
@@ -149,10 +185,11 @@ class Exact:
             "reached": min(1.0, math.sqrt(square / radius)),  # rounding
         }
 
-    def found(self, size: int, seed: int) -> Frontier:
-        """The frontier from one batch of responses."""
+    def drawn(
+        self, size: int, generator: torch.Generator
+    ) -> tuple[ScoredBatch, Tensor, Tensor, Tensor]:
+        """A batch scored at θ, with its states, tokens and rewards."""
         chain = self.chain
-        generator = torch.Generator().manual_seed(1000 * size + seed)
         prompts = torch.randint(len(chain.start), (size,), generator=generator)
         heights = torch.rand(size, chain.longest, generator=generator, dtype=torch.float64)
         states, tokens = chain.draw(chain.log_p(), prompts, heights)
@@ -162,10 +199,20 @@ class Exact:
         series = chain.scores(states, tokens)[:1]
         f = Functionals(self.functional, "prefix", mask.double())  # pyright: ignore
         sample = ScoredBatch(f, series[0].logprobs, series, torch.arange(size))
+        return sample, states, tokens, rewards
+
+    def found(
+        self, size: int, seed: int, step: Step | None = None, square: DeletedGroups | None = None
+    ) -> Frontier:
+        """The frontier from one batch of responses."""
+        generator = torch.Generator().manual_seed(1000 * size + seed)
+        sample, states, tokens, rewards = self.drawn(size, generator)
         of_entropy = self.by_groups(sample, states, tokens)
         reward = self.by_groups(of_reward(sample, rewards), states, tokens)
-        pair = GradientPair(reward, of_entropy, self.step.preconditioner)
-        return frontier_of_step(Edge.of_step(pair, self.step), self.step)
+        step = step or self.step
+        pair = GradientPair(reward, of_entropy, step.preconditioner)
+        measured = None if square is None else lambda: square
+        return frontier_of_step(Edge.of_step(pair, step), step, measured)
 
     def by_groups(self, sample: ScoredBatch, states: Tensor, tokens: Tensor) -> GradientGroups:
         """A gradient in parts, from ∂s = e − π and ∂H = −π (log π + H) at every token."""
@@ -223,16 +270,34 @@ def coverage(batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
     return cells
 
 
+def noise_coverage(batches: int) -> dict[Cell, Tally]:
+    """Intervals of what is noise of U, where both batches are drawn."""
+    cells: dict[Cell, Tally] = {}
+    for name, make in CHAINS.items():
+        for functional in FUNCTIONALS:
+            exact = Exact(make(), functional, 0.0)
+            for size in SIZES_OF_U:
+                for seed in range(batches):
+                    step, square = exact.step_of_batch(size, seed)
+                    edge = exact.found(SIZE_OF_E, seed, step, square)
+                    for number, truth in exact.noise_truth(step, size).items():
+                        estimate = getattr(edge, number)
+                        if estimate is not None:
+                            key = (name, size, 0.0, f"{number} {SYMBOL[functional]}")
+                            cells.setdefault(key, Tally()).add(estimate, truth)
+    return cells
+
+
 def main() -> None:
     """Print the cells that fail, and the lowest coverage of each number."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     options = parser.parse_args()
-    cells = coverage(options.batches, tuple(options.sizes))
+    cells = coverage(options.batches, tuple(options.sizes)) | noise_coverage(options.batches)
     judged = {key: tally for key, tally in cells.items() if tally.judged}
     numbers = [field.name for field in fields(Frontier) if field.type in (Estimate, "Estimate")]
-    for number in numbers:
+    for number in (*numbers, *OF_NOISE):
         here = {key: t for key, t in judged.items() if key[3].split()[0] == number}
         if here:
             key = min(here, key=lambda k: here[k].coverage)

@@ -19,7 +19,7 @@ from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.answers.blocks import Table
-from isentrope.results.answers.trial import PRICES, by_price
+from isentrope.results.answers.trial import PRICES, by_price, trial_sentences
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -132,6 +132,29 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
     assert numbers.notna().all().all()
     assert table[table["part"] == "step"]["frontier"].any()
+
+
+def test_each_control_has_a_place_at_the_length_of_the_plain_step(run, deep):
+    folder, results = run(
+        [NEGATIVE_SCALE, "budget"],
+        "trial.strengths=[1.0]",
+        "trial.random_masks=false",
+        "batch_config.B_E=1500",
+        of=deep,
+    )
+    frontier = results["frontier"]
+    assert "missing" not in frontier or not frontier["missing"]
+    places = {name: entry.get("place") for name, entry in results["all"].items()}
+    shrunk = places.pop("shrunk_step@0.5")
+    assert shrunk["length"] == pytest.approx(0.5)
+    assert shrunk["reached"]["value"] == pytest.approx(frontier["reached"]["value"])
+    assert places.pop("no_momentum@1") is None
+    assert all(place["reached"]["ci_low"] is not None for place in places.values())
+    table = pd.read_parquet(folder / "trial.parquet").set_index(["control", "part"])
+    lost = table.loc[("budget", "step"), "lost_delta_j"]
+    assert lost == pytest.approx(results["eta"] * places["budget@1"]["lost"]["value"])
+    sentences = [sentence.text for sentence in trial_sentences(TrialResult.load(folder))]
+    assert any("No change of this step of the same length" in text for text in sentences)
 
 
 def test_controls_of_files_that_need_a_pass_of_the_model_are_tried(run):

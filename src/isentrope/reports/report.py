@@ -12,7 +12,7 @@ from string import ascii_uppercase
 
 from isentrope.reports.page import PageSection, RunColumn, write_page
 from isentrope.reports.panel import Panel
-from isentrope.reports.panels import attribution, change, checks, curves, kernel, plane
+from isentrope.reports.panels import attribution, change, checks, curves, frontier, kernel, plane
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
@@ -51,6 +51,7 @@ SECTIONS: tuple[tuple[str, str, str, tuple[DrawPanels, ...]], ...] = (
             plane.run_price,
             plane.step_price,
             plane.trade_off,
+            frontier.step_frontier,
             plane.along_training,
             plane.within_step,
         ),

@@ -22,6 +22,8 @@ Keys of that file are
     price         whole and at (by class of positions): tokens, entropy, first_order = ηδF, share,
                   reward = ηδJ, reward_for_a_nat, each an Estimate; momentum, cosine; at "group
                   NAME", where prompts of E have groups, change = ΔF too
+    frontier      what any step of the same length could do, per unit η (`attribution.frontier`):
+                  best, lost, reached, noise, ..., each an Estimate; missing: why there is none
     checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
                   rounding_floor
     warnings      sentences on what limits the use of these numbers

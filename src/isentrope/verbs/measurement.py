@@ -111,7 +111,6 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         gradients = None if price is None else _pair_gradients(ready, change, rewards)
         if price is not None and gradients is not None:
             price = replace(price, cosine=alignment(gradients, estimator.confidence))
-    with clock.stage("frontier"):
         frontier = None
         if gradients is not None:
             frontier = place_step(ready, Edge.of_step(gradients, ready.step), ready.step)

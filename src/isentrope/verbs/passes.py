@@ -152,7 +152,7 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
             "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
         )
         if counting.batches["U"].prompts >= FEWEST_GROUPS:  # at most: where the edge is known
-            yield counting.part("noise of the frontier", "U", "frontier", forward=1, backward=1)
+            yield counting.part("noise of the frontier", "U", "price", forward=1, backward=1)
     yield counting.part("rounding floor", "E", "checks", forward=DIFFERENCES)
 
 

@@ -1,0 +1,95 @@
+"""Where other free parts of one length stand, against enumerated gradients."""
+
+import math
+
+import pytest
+import torch
+
+from isentrope.attribution.frontier.edge import Edge, free_part, square_length
+from isentrope.attribution.frontier.ellipse import Ellipse
+from isentrope.attribution.frontier.gradient_products import GradientPair
+from isentrope.attribution.frontier.places import place_part
+from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
+from isentrope.estimators.sample import score_batch
+from isentrope.nouns.vectors import axpy, multiply, zeros
+from tests import cases
+from tests.attribution.frontier.test_frontier import batch, enumerated, flat, step_of
+
+DIRECTIONS = 10_000
+
+
+def edge_of(exact, step, prompts=3000):
+    E = batch(exact, prompts, 5)
+    sample = score_batch(exact.policy, E)
+    g_H, g_J = gradients_by_group(exact.policy, E, [sample, of_reward(sample, E.rewards)], 16)
+    return Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("name", ["table", "qwen2"])
+def test_no_free_part_of_the_length_lies_outside_of_the_enumerated_ellipse(name, functional):
+    exact = cases.small_exact(name)
+    _, step = step_of(exact, 16)
+    rows = torch.stack(enumerated(name, functional))
+    P = flat(step.preconditioner, exact.policy.theta)
+    length = math.sqrt(square_length(free_part(step), step.preconditioner))
+    ellipse = Ellipse(rows @ (P[:, None] * rows.T), length)
+    generator = torch.Generator().manual_seed(3)
+    random = torch.randn(DIRECTIONS, len(P), generator=generator, dtype=torch.float64)
+    angles = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
+    mixtures = torch.stack((angles.cos(), angles.sin()), 1) @ rows * P
+    for parts, nearest in ((random * P.sqrt(), 0.0), (mixtures, 1.0)):
+        parts = length * parts / (parts.square() / P).sum(1, keepdim=True).sqrt()
+        points = parts @ rows.T
+        shares = ellipse.share(points[:, :, None] * points[:, None, :])
+        assert float(shares.max()) <= 1 + 1e-9
+        assert float(shares.min()) >= nearest - 1e-9
+        assert bool((points[:, 0] <= ellipse.best(points[:, 1]) * (1 + 1e-9) + 1e-12).all())
+
+
+def test_the_size_of_a_free_part_does_not_change_its_place():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    edge = edge_of(exact, step)
+    plain = free_part(step)
+    along = edge.gradients.along(plain)
+    shrunk = axpy(-0.75, plain, plain)
+    place = place_part(edge, shrunk, along)
+    assert place.length == pytest.approx(0.25)
+    assert place.reached_over_plain.value == pytest.approx(0.0, abs=1e-12)
+    assert place.lost_over_plain.value == pytest.approx(0.0, abs=1e-12)
+    assert math.isfinite(place.reached.ci_low)
+
+
+def test_a_part_along_a_gradient_is_nearer_to_the_edge_than_a_step_of_a_small_batch():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    edge = edge_of(exact, step)
+    theta = exact.policy.theta
+    reward, _ = enumerated("qwen2", "per_token")
+    gradient = {}
+    for name, p in theta.items():
+        head, reward = reward[: p.numel()], reward[p.numel() :]
+        gradient[name] = head.view(p.shape)
+    along = edge.gradients.along(free_part(step))
+    place = place_part(edge, multiply(step.preconditioner, gradient), along)
+    assert abs(place.reached.value - 1) <= 4 * place.reached.se
+    assert place.reached_over_plain.ci_low > 0
+    assert place.lost_over_plain.ci_high < 0
+    assert (
+        place.reached_over_plain.se
+        < place.reached.se + edge.place(along)["reached"].variance ** 0.5
+    )
+    with pytest.raises(ValueError, match="no direction"):
+        place_part(edge, zeros(theta), along)
+
+
+def test_rewards_without_spread_have_no_frontier():
+    exact = cases.small_exact("table")
+    _, step = step_of(exact, 16)
+    E = batch(exact, 64, 5)
+    sample = score_batch(exact.policy, E)
+    same = of_reward(sample, torch.ones(len(E)))
+    g_H, g_J = gradients_by_group(exact.policy, E, [sample, same], 16)
+    edge = Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
+    assert "earn the same reward" in edge.missing[0]
