@@ -90,7 +90,7 @@ def frontier_at(config: MeasureConfig, controls: Sequence[str]) -> tuple[TrialFr
         edge = TrialFrontier(
             ready, steps.plain, score_batch(ready.policy, E, ready.estimator.options), E
         )
-        if controls and edge.frontier is not None and not edge.frontier.missing:
+        if controls:
             for attempt, trial in attempts(steps, controls):
                 edge.place(attempt, trial)
     return edge, ready.rate

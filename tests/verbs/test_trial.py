@@ -1,6 +1,7 @@
 """`isentrope try` on a tiny checkpoint, as a user runs it."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from isentrope.attribution.frontier import edge
 from isentrope.cli.commands import MEASURING
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
@@ -19,7 +21,7 @@ from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.answers.blocks import Table
-from isentrope.results.answers.trial import PRICES, by_price, trial_sentences
+from isentrope.results.answers.trial import PRICES, by_price, trial_tables
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -134,27 +136,27 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     assert table[table["part"] == "step"]["frontier"].any()
 
 
-def test_each_control_has_a_place_at_the_length_of_the_plain_step(run, deep):
-    folder, results = run(
-        [NEGATIVE_SCALE, "budget"],
-        "trial.strengths=[1.0]",
-        "trial.random_masks=false",
-        "batch_config.B_E=1500",
-        of=deep,
-    )
-    frontier = results["frontier"]
-    assert "missing" not in frontier or not frontier["missing"]
+def test_each_control_has_a_place_at_the_length_of_the_plain_step(run, deep, monkeypatch):
+    monkeypatch.setattr(edge, "ERRORS_FROM_ZERO", -math.inf)  # this policy has no edge by errors
+    size = "batch_config.B_E=400"
+    options = ("trial.strengths=[1.0]", "trial.random_masks=false", size)
+    folder, results = run([NEGATIVE_SCALE, "budget"], *options, of=deep)
     places = {name: entry.get("place") for name, entry in results["all"].items()}
     shrunk = places.pop("shrunk_step@0.5")
     assert shrunk["length"] == pytest.approx(0.5)
-    assert shrunk["reached"]["value"] == pytest.approx(frontier["reached"]["value"])
+    assert shrunk["entropy"]["value"] == pytest.approx(results["frontier"]["entropy"]["value"])
+    assert shrunk["reached_over_plain"]["value"] == pytest.approx(0.0, abs=1e-9)
     assert places.pop("no_momentum@1") is None
-    assert all(place["reached"]["ci_low"] is not None for place in places.values())
     table = pd.read_parquet(folder / "trial.parquet").set_index(["control", "part"])
-    lost = table.loc[("budget", "step"), "lost_delta_j"]
-    assert lost == pytest.approx(results["eta"] * places["budget@1"]["lost"]["value"])
-    sentences = [sentence.text for sentence in trial_sentences(TrialResult.load(folder))]
-    assert any("No change of this step of the same length" in text for text in sentences)
+    assert table.loc[("budget", "step"), "length"] == pytest.approx(places["budget@1"]["length"])
+    assert math.isnan(table.loc[("budget", "gradient"), "length"])
+
+
+def test_without_an_edge_a_sentence_says_so_and_no_control_has_a_place(run):
+    folder, results = run(["repo_r"], "trial.strengths=[1.0]")
+    assert not any("place" in entry for entry in results["all"].values())
+    lines = [line for line in trial_tables(TrialResult.load(folder)) if isinstance(line, str)]
+    assert any("There is no frontier from 24 prompts" in line for line in lines)
 
 
 def test_controls_of_files_that_need_a_pass_of_the_model_are_tried(run):
