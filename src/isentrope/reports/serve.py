@@ -47,11 +47,13 @@ def serving(page: LivePage, port: int) -> Iterator[str]:
             f"Port {port} of {LOOPBACK} cannot be used ({error.strerror}): give another --port, or "
             "0 for any that is free."
         ) from error
-    Thread(target=server.serve_forever, daemon=True).start()
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield f"http://{LOOPBACK}:{server.server_port}/"
     finally:
         server.shutdown()
+        thread.join()
         server.server_close()
 
 
