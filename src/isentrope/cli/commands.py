@@ -99,7 +99,7 @@ def _command(verb: type[Command]) -> Callable[..., None]:
         with stopped_by_signals():
             call = verb(**options)
             _read(call)
-            _import_session()
+            _import_session(verb)
             resolve_name("isentrope.cli.session:run")(call)
 
     command.__signature__ = signature_of(verb)  # type: ignore[attr-defined]
@@ -131,10 +131,12 @@ def _read(call: Command) -> None:
         logging.disable(logging.NOTSET)
 
 
-def _import_session() -> None:
+def _import_session(verb: type[Command]) -> None:
     """Import the libraries, of which nothing is garbage: looking for it takes a second or two."""
     if "isentrope.cli.session" not in sys.modules:
         gc.disable()
         resolve_name("isentrope.cli.session:run")
+        if issubclass(verb, Measuring):  # whose work loads most of them
+            resolve_name("isentrope.verbs.loop:run_verb")
         gc.freeze()
         gc.enable()
