@@ -21,7 +21,7 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from isentrope.models.architecture import text_config
 from isentrope.models.batching import MicroBatch
@@ -65,8 +66,51 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
     cpu = input_ids.device.type == "cpu"
     held = min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD
     long = sequences * heads * length * length > held
-    with _InBlocks(directions) if long else nullcontext():
+    with _InBlocks(directions) if long else _masks_made_once():
         yield
+
+
+@contextmanager
+def _masks_made_once() -> Generator[None]:
+    """A block in which all layers share the mask that the plain kernel would make in each."""
+    # a mask of its own takes a layer five operations of thirteen, for which a device waits
+    table = ALL_ATTENTION_FUNCTIONS
+    plain = table["sdpa"]
+    masks: dict[Any, tuple[Any, Tensor]] = {}
+
+    def attend(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        causal = options.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        length = query.shape[2]
+        kind = (id(mask), query.dtype, query.device, length)
+        if kind not in masks and options.get("position_bias") is None:
+            if mask is None and causal and 1 < length == key.shape[2]:
+                future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+                masks[kind] = mask, _fill(future[None, None], query)
+            elif isinstance(mask, Tensor) and mask.dtype == torch.bool:
+                masks[kind] = mask, _fill(~mask, query)  # which is kept, so that its id stays its
+        mask = masks[kind][1] if kind in masks else mask
+        return plain(module, query, key, value, mask, *rest, **options)
+
+    table["sdpa"] = attend
+    try:
+        yield
+    finally:
+        table["sdpa"] = plain
+
+
+def _fill(hidden: Tensor, query: Tensor) -> Tensor:
+    """What is added to the scores of a query: −∞ at keys that are hidden from it."""
+    added = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device)
+    return added.masked_fill_(hidden, -torch.inf)
 
 
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
