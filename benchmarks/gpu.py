@@ -4,13 +4,16 @@
     python -m benchmarks.gpu --device cpu --shapes tiny --train-steps 0 --out build/gpu.md
 
 Random-weight models of the Qwen2.5 shapes with a LoRA adapter of rank 64; E and U are random
-tokens, 64 of prompt and 512 of response. The floor is a plain forward and backward pass over the
+tokens, 32 sequences of 100 of prompt and 200 of response, in micro-batches of up to 16,384 tokens.
+256 responses of 200 tokens are drawn. The floor is a plain forward and backward pass over the
 same micro-batches in the same process. Time is wall time on a GPU and process time on the CPU,
 the median of interleaved repetitions after a warm-up. Peak memory is above the model's own bytes.
 FLOPs are those that torch counts in matrix products; utilisation divides their rate by that of a
 square product of the same type, timed in the same run.
 
-Verbs are planned and run too, on the first shape: a checkpoint of random weights in a folder.
+Verbs are planned and run too, on the first shape: a checkpoint of random weights in a folder. Each
+has the seconds of its stages. What matters comes first: the first shape in float32, its verbs,
+training, then the other shapes and types.
 
 What does not fit into the memory, what the time limit leaves out, a part whose library is missing,
 and an error are named in the table. The limit bounds the whole call.
@@ -58,18 +61,19 @@ class Shape:
     vocabulary: int
     tied: bool
     rank: int = 64
-    prompt: int = 64
-    response: int = 512
-    n: int = 8
+    prompt: int = 100
+    response: int = 200
+    n: int = 32
+    drawn: int = 256
 
 
 SHAPES = {
-    "tiny": Shape(32, 2, 2, 1, 64, 128, True, rank=4, prompt=6, response=16),
+    "tiny": Shape(32, 2, 2, 1, 64, 128, True, rank=4, prompt=6, response=16, n=8, drawn=8),
     "0.5B": Shape(896, 24, 14, 2, 4864, 151936, True),
     "1.5B": Shape(1536, 28, 12, 2, 8960, 151936, True),
     "7B": Shape(3584, 28, 28, 4, 18944, 152064, False),
 }
-MAX_TOKENS = 4096
+MAX_TOKENS = 16_384
 """Tokens per micro-batch, of the floors too."""
 FAILED = "failed"
 """What a row says of an error that is no lack of memory."""
@@ -340,16 +344,17 @@ def shape_rows(name: str, precision: str, device: str, repetitions: int) -> Iter
 def sampling_row(name: str, subject: Subject) -> str:
     """Tokens per second of sampling."""
     prompts = [p.tolist() for p in subject.E.prompt_ids]
-    length = min(64, subject.shape.response)
+    shape = subject.shape
+    length = shape.response
 
     def draw() -> None:
-        ise.sample(subject.policy, prompts, subject.shape.n, max_new_tokens=length, seed=0)
+        ise.sample(subject.policy, prompts, shape.drawn, max_new_tokens=length, seed=0)
 
     seconds = statistics.median(timed({"sample": draw}, 2, subject.device)["sample"])
-    tokens = subject.shape.n * length / seconds
+    tokens = shape.drawn * length / seconds
     precision = subject.policy.precision.runtime_dtype
     return (
-        f"| {name} | {precision} | sampling {subject.shape.n} responses | {tokens:.0f} tokens per "
+        f"| {name} | {precision} | sampling {shape.drawn} responses | {tokens:.0f} tokens per "
         f"second | {seconds:.3g} | | |"
     )
 
@@ -417,7 +422,7 @@ def quantised_rows(name: str, device: str) -> list[str]:
 
 
 def planned_rows(name: str, device: str) -> Iterator[list[str]]:
-    """What `isentrope plan` says of three verbs on a checkpoint, beside what they take."""
+    """What `isentrope plan` says of four verbs on a checkpoint, beside what they take."""
     from isentrope.cli.commands import MEASURING
     from isentrope.config.io import load_config
     from isentrope.verbs.loop import run_verb
@@ -435,16 +440,16 @@ def planned_rows(name: str, device: str) -> Iterator[list[str]]:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
     }
-    case = Case("", sizes, 16 * shape.n, 2 * shape.n, 200, "float32", ())
+    case = Case("", sizes, 4 * shape.n, 2 * shape.n, shape.response, "float32", ())
     yield [
         f"Planned and taken on the device: {name}, LoRA r 16, {case.batches}, {case.precision}.",
         "",
-        "| verb | planned, GB | taken, GB | ratio | taken, s | plan, s |",
-        "|---|---|---|---|---|---|",
+        "| verb | planned, GB | taken, GB | ratio | taken, s | plan, s | seconds of stages |",
+        "|---|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as scratch:
         make(case, Path(scratch))
-        for verb in ("measure", "influence", "kernel"):
+        for verb in ("measure", "influence", "kernel", "noise"):
             chosen = settings(case, Path(scratch), verb)
             chosen["checkpoint"]["device_map"] = device
             file = Path(scratch) / f"{verb}.json"
@@ -453,29 +458,42 @@ def planned_rows(name: str, device: str) -> Iterator[list[str]]:
             (planned,) = plan(str(file), verbs=[verb])
             planning = time.perf_counter() - start
             start = time.perf_counter()
+            runs = []
             peak = peak_bytes(
-                lambda v=verb, c=chosen: run_verb(MEASURING[v], load_config(c)), device
+                lambda v=verb, c=chosen, r=runs: r.append(run_verb(MEASURING[v], load_config(c))),
+                device,
             )
             taken = time.perf_counter() - start
             size = planned.peak - planned.libraries
+            timing = runs[0].results[0].timing.items()
+            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in timing)
             yield [
                 f"| {verb} | {size / 1e9:.2f} | {peak / 1e9:.2f} | {size / peak:.2f} | "
-                f"{taken:.1f} | {planning:.1f} |"
+                f"{taken:.1f} | {planning:.1f} | {stages} |"
             ]
 
 
 def parts_of(args: argparse.Namespace) -> dict[str, Callable[[], Iterator[list[str]]]]:
-    """What a call does, by name, in order: what is short first, what is left out last."""
+    """What a call does, by name, in order: what matters first, what is left out last."""
     parts: dict[str, Callable[[], Iterator[list[str]]]] = {}
     first = args.shapes[0]
     quantised = partial(quantised_rows, first, args.device)
+
+    def measured(name: str, precision: str) -> None:
+        what = name, precision, args.device, args.repetitions
+        parts[f"{name} | {precision}"] = partial(shape_rows, *what)
+
+    main = args.precisions[0]
+    measured(first, main)
+    parts["plans | float32"] = lambda: planned_rows(first, args.device)
     parts["training | float32"] = lambda: iter([train_rows(args.train_steps)])
+    for name in args.shapes[1:2]:
+        measured(name, main)
     parts["4-bit | float32"] = lambda: iter([where_it_fits("4-bit | float32 | all", quantised)])
     for name in args.shapes:
-        for precision in reversed(args.precisions):
-            given = name, precision, args.device, args.repetitions
-            parts[f"{name} | {precision}"] = partial(shape_rows, *given)
-    parts["plans | float32"] = lambda: planned_rows(first, args.device)
+        for precision in args.precisions:
+            if f"{name} | {precision}" not in parts:
+                measured(name, precision)
     return parts
 
 
@@ -533,7 +551,7 @@ def write(args: argparse.Namespace, lines: list[str]) -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(
         f"# Cost on a device\n\n`{command}`, {date.today()}, {where}, torch {torch.__version__}. "
-        "LoRA rank 64, 8 sequences of 64 + 512 tokens (tiny: rank 4, 6 + 16).\n\n"
+        "LoRA rank 64, 32 sequences of 100 + 200 tokens (tiny: rank 4, 8 of 6 + 16).\n\n"
         + "\n".join(lines)
         + "\n",
         encoding="utf-8",
