@@ -354,6 +354,17 @@ def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
     trainer(tmp_path, run_control(STARE, {}), optim="adagrad")
 
 
+def test_tokens_without_the_log_probability_that_they_were_drawn_with_are_refused(
+    made, monkeypatch
+):
+    drawn = [[3, 1], [4]], [[0.0, None], [0.0]]
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", lambda *_: drawn)
+    monkeypatch.setattr(made, "use_vllm", True)
+    with pytest.raises(RuntimeError) as refusal:
+        made._respond([torch.tensor([5, 6])] * 2, torch.zeros(2, 3))
+    assert "no log-probability for 1 of 3 tokens" in str(refusal.value)
+
+
 def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeypatch):
     ids = [torch.tensor([5, 6, 7])] * 2
     drawn = [[3, 1], [4, 5, 6]], [[0.0] * 2, [0.0] * 3]

@@ -139,7 +139,8 @@ def test_influence_of_tokens_takes_few_operations_more_than_training_on_both_bat
     plain = operations(lambda: forward_and_backward(policy, E))
     U = E.select([1, 0, 3, 2]).with_columns(advantages=torch.tensor([1.0, -1.0, 1.0, -1.0]))
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    step = ise.optimizer_step(policy, U, torch.optim.SGD(parameters))
+    optimizer = torch.optim.SGD(parameters)
+    step = ise.optimizer_step(policy, U, optimizer, max_response_length=RESPONSE)
     options = ise.InfluenceOptions(overlap="independent", groups=1)
     passes = per_micro_batch(policy, lambda: ise.influence(policy, E, U, step, options))
     assert passes <= 3 * 2 * plain

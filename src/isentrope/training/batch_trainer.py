@@ -154,6 +154,13 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         ids = [p.tolist() for p in prompt_ids]
         response_ids, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
         assert logprobs is not None
+        unknown = sum(logprob is None for row in logprobs for logprob in row)
+        if unknown:  # TRL's name for NaN
+            raise RuntimeError(
+                f"vLLM gave no log-probability for {unknown} of {sum(map(len, logprobs))} tokens: "
+                "what they were drawn with is not known. Use a longer model.dtype, or leave out "
+                "trainer.use_vllm."
+            )
         responses = [torch.tensor(x) for x in response_ids]
         entropies = None
         if self.run_control or "step_control" in self.options.observers:

@@ -6,6 +6,7 @@ Observers are what watches and corrects it: probe, alarm, noise scale, entropy b
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from isentrope.checkpoint.record.contract import (
     trainable_shapes,
 )
 from isentrope.config.contract import advantages_of, draws_held_out, run_contract, run_control
+from isentrope.config.io import ConfigError
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, shards_weights, training_device
@@ -59,6 +61,8 @@ def prepare_training(
     """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
     training = config.training
     log.setLevel(config.output.log_level)
+    if config.trainer.get("use_vllm"):
+        _heed_vllm(resumed=checkpoint is not None)
     args = grpo_options(config, files.checkpoints)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
     steps = range(done + 1 if done else 0, training.steps + 1)
@@ -100,6 +104,20 @@ def prepare_training(
     if alarm := observers.get("alarm"):
         alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
     return trainer
+
+
+def _heed_vllm(*, resumed: bool) -> None:
+    """Refuse vLLM where it is not installed, and say what a resumed run no longer promises."""
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "trainer.use_vllm=true, and vLLM is not installed: `pip install 'trl[vllm]'`, or leave "
+            "it out, and transformers samples."
+        )
+    if resumed:
+        log.warning(
+            "trainer.use_vllm=true: vLLM draws without the uniforms of this run, so its steps from "
+            "here on are not those that it would have taken without the interruption."
+        )
 
 
 def _draw_batches(config: TrainConfig, prompts: list[Prompt], task: Task) -> UpdateBatches:
