@@ -83,21 +83,24 @@ def _masks_made_once() -> Generator[None]:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Any,
+        attention_mask: Any,
         *rest: Any,
         **options: Any,
     ) -> Any:
         causal = options.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         length = query.shape[2]
-        kind = (id(mask), query.dtype, query.device, length)
+        kind = (id(attention_mask), query.dtype, query.device, length)
+        hidden = None  # keys that are not seen
         if kind not in masks and options.get("position_bias") is None:
-            if mask is None and causal and 1 < length == key.shape[2]:
-                future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-                masks[kind] = mask, _fill(future[None, None], query)
-            elif isinstance(mask, Tensor) and mask.dtype == torch.bool:
-                masks[kind] = mask, _fill(~mask, query)  # which is kept, so that its id stays its
-        mask = masks[kind][1] if kind in masks else mask
+            if attention_mask is None and causal and 1 < length == key.shape[2]:
+                hidden = query.new_ones(1, 1, length, length, dtype=torch.bool).triu(1)
+            elif isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.bool:
+                hidden = ~attention_mask
+        if hidden is not None:
+            added = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, -torch.inf)
+            masks[kind] = attention_mask, added  # the mask is kept, so that its id stays its own
+        mask = masks[kind][1] if kind in masks else attention_mask
         return plain(module, query, key, value, mask, *rest, **options)
 
     table["sdpa"] = attend
@@ -105,12 +108,6 @@ def _masks_made_once() -> Generator[None]:
         yield
     finally:
         table["sdpa"] = plain
-
-
-def _fill(hidden: Tensor, query: Tensor) -> Tensor:
-    """What is added to the scores of a query: −∞ at keys that are hidden from it."""
-    added = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device)
-    return added.masked_fill_(hidden, -torch.inf)
 
 
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
