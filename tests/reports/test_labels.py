@@ -36,11 +36,22 @@ def keys():
     return texts | tables | {"classes", "groups", "kernel", "audit", "audit_overlap", "pass_at_k"}
 
 
+def frontier():
+    """What any step of one length could do, with the edge known."""
+    reaches = ("reward_reach", "entropy_reach")
+    changes = ("centre_reward", "centre_entropy", "reward", "entropy", "best", "best_at_step")
+    ratios = ("cosine", "lost", "reward_for_a_nat", "reached", "noise")
+    per_rate = f"{made_up.UNIT} per η"
+    estimates = {key: made_up.estimate(0.5, unit=per_rate) for key in reaches + changes}
+    estimates |= {key: made_up.estimate(0.5, unit="") for key in ratios}
+    return estimates | {"length": 1.0, "missing": []}
+
+
 def write_step(run, name):
     """Results of every verb that draw every panel of a checkpoint."""
     sequences, tokens = made_up.tables(4, 2, ["7", "<eos>"])
     of = classes((3, 997)) | {"sequences_by_group": classes((1, 1))["tokens"]}
-    measured = made_up.measure(name, reward=rewarded(), price=positions(0.12))
+    measured = made_up.measure(name, reward=rewarded(), price=positions(0.12), frontier=frontier())
     made_up.write(run, "measure", name, measured)
     influence = made_up.influence(name, classes=of)
     made_up.write(run, "influence", name, influence, sequences=sequences, tokens=tokens)
