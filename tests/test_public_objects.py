@@ -1,5 +1,6 @@
 """How public objects look as the result of a cell: one short line, whatever they hold."""
 
+import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -159,3 +160,22 @@ def test_a_sweep_is_a_table_and_a_figure():
     sweep = change()
     assert sweep._repr_html_().count("<tr>") == 1 + len(sweep.points)
     assert all(axes.has_data() for axes in sweep.plot().axes)
+
+
+def public_callables():
+    """Names and objects: what is called, its public methods too; results have the keys of files."""
+    for name in {*ise.__all__} - RESULTS:
+        public = getattr(ise, name)
+        if callable(public):
+            yield name, public
+        if isinstance(public, type):
+            for method, function in vars(public).items():
+                if not method.startswith("_") and inspect.isfunction(function):
+                    yield f"{name}.{method}", function
+
+
+def test_prompts_and_responses_have_these_names_in_every_public_signature():
+    others = {"completions", "queries", "sequences", "texts"}
+    signatures = {name: inspect.signature(public) for name, public in public_callables()}
+    assert len(signatures) > 90
+    assert {name for name, found in signatures.items() if others & {*found.parameters}} == set()
