@@ -66,17 +66,17 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
         raise ValueError("A free part of zeros has no direction.")
     numbers = edge.place(edge.length / length * edge.gradients.along(part))
     of_plain = edge.place(plain)
-    known = not edge.missing
+    has_edge = not edge.missing
 
     def estimate(name: str) -> Estimate:
         unit = edge.unit(name)
         return edge.estimate(
-            numbers[name], unit, confidence, known=known or name in ("reward", "entropy")
+            numbers[name], unit, confidence, known=has_edge or name in ("reward", "entropy")
         )
 
     def compared(name: str, unit: str) -> Estimate:
         gap = DeletedGroups(numbers[name].values - of_plain[name].values)
-        return edge.estimate(gap, unit, confidence, known=known)
+        return edge.estimate(gap, unit, confidence, known=has_edge)
 
     return Place(
         length=length / edge.length,

@@ -32,12 +32,15 @@ def step_frontier(reading: Reading) -> Iterator[Panel]:
     measured = reading.in_focus(MeasureResult)
     places: dict[str, Place] = {}
     if tried is not None and tried.result.frontier is not None:
-        frontier, rate, source = tried.result.frontier, tried.result.eta, tried.source
+        frontier = tried.result.frontier
+        rate = tried.result.eta
+        source = tried.source
         for entry in tried.result.tried.values():
             if entry.place is not None and entry.control != SHRUNK:
                 places[f"{entry.label} {entry.strength:.3g}"] = entry.place
     elif measured is not None and measured.result.frontier is not None:
-        frontier, rate = measured.result.frontier, measured.result.rate or math.nan
+        frontier = measured.result.frontier
+        rate = measured.result.rate or math.nan
         source = measured.source
     else:
         return
