@@ -6,6 +6,7 @@ import torch
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import (
     OTHERWISE,
+    PER_TOKEN_PREFIX,
     diagnose,
     effective_sample_size,
     integrated,
@@ -169,3 +170,13 @@ def test_degrees_of_freedom_fall_continuously_towards_the_threshold():
     assert found == sorted(found)
     assert found[0] < 0.01
     assert found[-1] == pytest.approx(2, rel=0.02)
+
+
+def test_a_change_per_token_by_prefixes_alone_has_no_tail_of_whole_responses():
+    """Its degrees of freedom are not divided again."""
+    moments = torch.full((50, 1, 2), 0.01, dtype=torch.float64)
+
+    def order(rule):
+        return diagnose(normal(50, 0.1)[:, None], torch.ones(50, 1), moments, rule).order
+
+    assert (order(PER_TOKEN_PREFIX), order(OTHERWISE)) == (1, 2)

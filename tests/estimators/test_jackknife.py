@@ -51,3 +51,15 @@ def test_two_units_have_an_error_and_one_has_none():
     assert float(two.standard_errors[0]) == pytest.approx(1.5)
     one = infinitesimal_jackknife(lambda w: (w @ x / w.sum())[None], torch.zeros(2))
     assert bool(one.standard_errors.isnan().all())
+
+
+def test_a_difference_of_two_statistics_is_the_statistic_of_their_difference():
+    x, y = torch.randn(2, 30, dtype=torch.float64)
+
+    def means(*columns):
+        return lambda w: torch.stack([w @ column / w.sum() for column in columns])
+
+    both = infinitesimal_jackknife(means(x, y), torch.arange(30)).less(0)
+    alone = infinitesimal_jackknife(means(y - x), torch.arange(30))
+    assert float(both.values[1]) == pytest.approx(float(alone.values[0]))
+    torch.testing.assert_close(both.standard_errors[1:], alone.standard_errors)

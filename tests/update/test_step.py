@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
@@ -135,6 +137,19 @@ def test_zero_advantages_leave_the_baseline_and_a_warning(tiny_policy, batch, tr
     step = compute_step(policy, rollouts, optimizer, max_response_length=max_length)
     assert all(torch.equal(x, step.baseline[name]) for name, x in step.direction.items())
     assert "advantages are zero" in step.warnings[0]
+
+
+def test_a_token_acts_by_its_advantage_or_by_its_entropy_term(
+    tiny_policy, batch, train, max_length
+):
+    policy = tiny_policy()
+    optimizer = train(policy, build(policy, "adamw"))
+    step = compute_step(policy, batch(), optimizer, max_response_length=max_length)
+    by_advantage = step.token_weights != 0
+    assert bool(by_advantage.any())
+    assert not bool(by_advantage.all())
+    assert torch.equal(step.acting, by_advantage)
+    assert bool(replace(step, entropy_weights=torch.ones_like(step.token_weights)).acting.all())
 
 
 @pytest.mark.parametrize(
