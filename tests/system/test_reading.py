@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.reports.evaluations import read_log
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError, IsentropeError
+from isentrope.training.run_files import read_log
 
 SOURCES = Path(isentrope.__file__).parent
 

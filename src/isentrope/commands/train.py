@@ -52,9 +52,8 @@ class TrainCommand(NewRun, Start, Changeable):
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """What its log says from the first step to the last, where the run is, and what is next."""
-        from isentrope.reports.evaluations import read_log
         from isentrope.results.answers.training import training_sentence
-        from isentrope.training.run_files import RunFiles
+        from isentrope.training.run_files import RunFiles, read_log
 
         log = RunFiles(outcome).metrics
         if log.is_file():

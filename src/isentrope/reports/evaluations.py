@@ -21,15 +21,13 @@ from isentrope.evaluation.records import RecordRow
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import table_schema
 from isentrope.reports.panel import Source
-from isentrope.reports.words import TableRow
 from isentrope.results.header import Provenance
 from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
 from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.file_contents import read_table
 from isentrope.system.manifest import NOT_VERIFIED
-from isentrope.system.reading import parse_json, reading
-from isentrope.training.run_files import lost_line, misplaced_line
+from isentrope.training.run_files import lost_line, misplaced_line, read_log
 
 
 class Gaps(list[str]):
@@ -219,21 +217,3 @@ def read_metrics(run: Path, missing: Gaps) -> pd.DataFrame:
     if not len(metrics) or not len(times):
         return metrics
     return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
-
-
-def read_log(path: str | Path) -> tuple[list[TableRow], int]:
-    """The lines of a log that have a step and numbers alone, and how many others there are."""
-    with reading(path) as file:
-        lines = file.read_bytes().decode(errors="replace").split("\n")
-    rows = list[TableRow]()
-    written = [line for line in lines if line.strip()]
-    for line in written:
-        try:
-            row = parse_json(line)
-        except (ValueError, RecursionError):
-            continue
-        step = row.get("step") if isinstance(row, dict) else None
-        if type(step) is int and 0 <= step < 2**53:
-            plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
-            rows += [row] if plain else []
-    return rows, len(written) - len(rows)

@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from isentrope.system.reading import reading
+
 FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """A name of a file of the user's own."""
 
@@ -62,15 +64,18 @@ def require_defined(text: str, kind: str) -> None:
     file = Path(match["file"]).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
-    try:
+    with reading(file):
         source = file.read_bytes()
-        table = symtable.symtable(source.decode(), str(file), "exec")
-        statements = ast.parse(source).body
+    try:
+        tree = ast.parse(source)  # bytes, which may name their encoding
+        table = symtable.symtable(ast.unparse(tree), str(file), "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
-    for statement in ast.walk(ast.Module(statements, [])):
-        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-            return  # what that brings is known when the file is run
+    for node in ast.walk(tree):  # what these bind is known when the file is run
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            return
+        if isinstance(node, ast.Name) and node.id in {"exec", "globals", "locals", "vars"}:
+            return
     bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
     if match["name"] not in bound:
         raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")

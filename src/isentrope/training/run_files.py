@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from isentrope.checkpoint.files import step_name, step_of_folder, written_step
 from isentrope.system.files import append_line, remove_any, remove_folder, write_bytes
@@ -220,3 +221,21 @@ def readable_lines(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
         else:
             damaged.append(number)
     return lines, damaged
+
+
+def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+    """The lines of a log that have a step and numbers alone, and how many others there are."""
+    with reading(path) as file:
+        lines = file.read_bytes().decode(errors="replace").split("\n")
+    rows = list[dict[str, Any]]()
+    written = [line for line in lines if line.strip()]
+    for line in written:
+        try:
+            row = parse_json(line)
+        except (ValueError, RecursionError):
+            continue
+        step = row.get("step") if isinstance(row, dict) else None
+        if type(step) is int and 0 <= step < 2**53:
+            plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
+            rows += [row] if plain else []
+    return rows, len(written) - len(rows)
