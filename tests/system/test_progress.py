@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+import threading
 
 import pytest
 from rich.console import Console
@@ -84,3 +85,67 @@ def test_a_reading_without_a_prediction_is_what_was_measured(caplog):
     with Progress(None) as progress:
         progress.training(1)(plain | change)
     assert "ΔH -8.9e-05 ± 5e-05 (step 1)" in caplog.text
+
+
+class Time:
+    """A clock that stands still until it is moved."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def job(caplog):
+    """A measurement whose output is a file, its clock, and what it has logged."""
+    caplog.set_level(logging.INFO, logger="isentrope")
+    clock = Time()
+    return Progress(Console(file=io.StringIO()), "measure", clock), clock, caplog
+
+
+def test_a_job_says_every_ten_seconds_what_it_does(job):
+    progress, clock, caplog = job
+    with progress.bar("step_20") as outer, progress.bar("measuring") as report:
+        outer(1, 2)
+        for second in range(1, 26):
+            clock.now = 100.0 + second
+            report(second, 40, "first order")
+            progress.log_if_silent()
+    assert caplog.messages == [
+        "measure · step_20 1/2 · measuring: first order 10/40 · 10 s",
+        "measure · step_20 1/2 · measuring: first order 20/40 · 20 s",
+    ]
+
+
+def test_a_job_that_reports_nothing_is_not_silent(job):
+    progress, clock, caplog = job
+    with progress.bar("loading"):
+        pass
+    clock.now += 10
+    progress.log_if_silent()
+    assert caplog.messages == ["measure · 10 s"]
+
+
+def test_a_training_that_logs_its_steps_needs_no_other_line(job):
+    progress, clock, caplog = job
+    observe = progress.training(3)
+    for step in (1, 2, 3):
+        clock.now += 9
+        observe(METRICS | {"step": step})
+        progress.log_if_silent()
+    assert len(caplog.messages) == 3
+
+
+@pytest.mark.parametrize("console", [None, terminal(80)], ids=["no console", "a terminal"])
+def test_lines_are_logged_only_where_a_verb_writes_to_no_terminal(console):
+    assert not Progress(console).logs
+
+
+def test_in_a_block_silence_is_looked_for_until_it_ends(job):
+    progress, _, _ = job
+    looked = threading.Event()
+    progress.log_if_silent = looked.set
+    with progress:
+        assert looked.wait(30)
+    assert "progress" not in {thread.name for thread in threading.enumerate()}

@@ -74,7 +74,7 @@ def run(command: Command) -> None:
         ):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            with Progress(err):
+            with Progress(err, verb.name):
                 outcome = command.run()
             failures: Sequence[str] = ()
             if rank() == 0:

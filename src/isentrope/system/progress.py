@@ -1,7 +1,12 @@
-"""Progress: one protocol, bars on a terminal, no output elsewhere; and timing."""
+"""Progress: one protocol, bars on a terminal, a line every ten seconds elsewhere; and timing.
+
+Where output is no terminal, a verb logs what it does and for how long, whenever ten seconds passed
+without a line: in a job's log, work that says nothing cannot be told from work that hangs.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 
 NUMBERS = 36
 """Columns for a bar, the count and the time that is left."""
+
+SILENCE = 10.0
+"""Seconds without a line, where output is no terminal, after which there is one."""
 
 
 class ProgressCallback(Protocol):
@@ -40,24 +48,61 @@ class Progress:
     """Bars for the stages of a measurement; each erases itself when its stage ends.
 
     As a context manager it is what `progress` gives in its block, and erases the bar of a training
-    that stopped early.
+    that stopped early. In the block of a console that is no terminal, it logs a line every ten
+    seconds.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        what: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         shown = console is not None and console.is_terminal and speaks()
         self.console = console if shown else None
+        self.logs = console is not None and not console.is_terminal and speaks()
+        self.what = what
+        self._clock = clock
+        self._start = clock()
+        self._last_line = self._start
+        self._stages: list[str] = []
         self._lines = ExitStack()
 
     def __enter__(self) -> Progress:
         self._before = _CURRENT.set(self)
+        if self.logs:
+            self._lines.enter_context(_repeated(self.log_if_silent))
         return self
 
     def __exit__(self, *error: object) -> None:
         _CURRENT.reset(self._before)
         self._lines.close()
+
+    def log_if_silent(self) -> None:
+        """Log what is being done, if the last line was logged ten seconds ago or more."""
+        now = self._clock()
+        if now - self._last_line < SILENCE:
+            return
+        self._last_line = now
+        parts = [self.what, *self._stages, f"{now - self._start:.0f} s"]
+        log.info(" · ".join(part for part in parts if part))
+
+    @contextmanager
+    def _stage(self, what: str) -> Iterator[ProgressCallback]:
+        """A stage of the lines that are logged, within those that are under way."""
+        depth = len(self._stages)
+        self._stages.append(what)
+
+        def report(done: int, total: int, stage: str = "", /) -> None:
+            self._stages[depth] = f"{_words(what, stage)} {done}/{total}"
+
+        try:
+            yield report
+        finally:
+            del self._stages[depth:]
 
     @contextmanager
     def bar(self, what: str) -> Iterator[ProgressCallback]:
@@ -69,6 +114,10 @@ class Progress:
         Yields:
             The `ProgressCallback` of the bar.
         """
+        if self.logs:
+            with self._stage(what) as log_stage:
+                yield log_stage
+            return
         if self.console is None:
             yield silent
             return
@@ -86,8 +135,7 @@ class Progress:
             task = bars.add_task(what, total=None)
 
             def report(done: int, total: int, stage: str = "", /) -> None:
-                words = ": ".join(part for part in (what, stage) if part)
-                bars.update(task, completed=done, total=total, description=words)
+                bars.update(task, completed=done, total=total, description=_words(what, stage))
 
             yield report
 
@@ -135,6 +183,7 @@ class Progress:
             if self.console is None:
                 line = " · ".join(parts)
                 log.info("step %d/%d · %s", step, steps, line)
+                self._last_line = self._clock()
                 return
             if report is None:
                 report = self._lines.enter_context(self.bar(""))
@@ -145,6 +194,29 @@ class Progress:
                 self._lines.close()
 
         return observe
+
+
+def _words(what: str, stage: str) -> str:
+    """The work, and the piece of it that has begun."""
+    return ": ".join(part for part in (what, stage) if part)
+
+
+@contextmanager
+def _repeated(action: Callable[[], None], seconds: float = 1.0) -> Iterator[None]:
+    """A block beside which an action is repeated by a thread, so that no work has to call it."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 _CURRENT = ContextVar[Progress]("progress")
