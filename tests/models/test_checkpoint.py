@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -231,3 +233,9 @@ def test_the_way_out_of_save_state_leads_to_a_step(tmp_path):
     AutoConfig.from_pretrained(tmp_path / "base").save_pretrained(saved)
     policy = Policy.from_checkpoint(saved, temperature=1.0)
     assert load_optimizer_state(policy, saved / "optimizer.bin").moments
+
+
+def test_a_model_is_loaded_without_a_word_of_the_libraries(adapter):
+    code = "import sys, isentrope as ise; ise.Policy.from_checkpoint(sys.argv[1], eos_token_id=0)"
+    done = subprocess.run([sys.executable, "-c", code, adapter[0]], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")

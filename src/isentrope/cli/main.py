@@ -6,7 +6,7 @@ Help is plain text, which needs no rich.
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 from isentrope._version import __version__
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to, settings
@@ -16,14 +16,15 @@ MOVED = {"branch": "compare settings by `python -m studies.branches`, in a clone
 
 
 class Verbs(TyperGroup):
-    """Verbs whose `--help` is False where it is not given; Typer loads pydantic to convert None."""
+    """Verbs whose flags are False where they are not given; Typer loads pydantic to convert None."""
 
-    def get_help_option(self, ctx: typer.Context) -> TyperOption | None:  # type: ignore[override]
-        """The option of before, with a default."""
-        option = super().get_help_option(ctx)  # type: ignore[arg-type]
-        if option is not None:
-            option.default = False
-        return option
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """The options of before, with defaults: `--help` and those that install completion."""
+        options: list[Any] = super().get_params(ctx)  # type: ignore[arg-type]
+        for option in options:
+            if option.is_flag and option.default is None:
+                option.default = False
+        return options
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         """The command that the arguments name; one that has moved says where to."""
@@ -36,7 +37,6 @@ app = typer.Typer(
     cls=Verbs,
     help="How much one optimizer step changes the entropy of a language-model policy.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from typer import Argument, Option
 
+from isentrope.commands.completion import complete_setting
 from isentrope.system.file_contents import yaml_value
 
 
@@ -191,7 +192,12 @@ class Overridden(Command):
 
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
+        Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Override a setting; repeatable.",
+            autocompletion=complete_setting,
+        ),
     ] = None
 
 

@@ -20,6 +20,7 @@ from isentrope.commands.command import (
     Configured,
     Sets,
 )
+from isentrope.commands.completion import complete_checkpoint
 from isentrope.results.verbs import Verb
 
 
@@ -35,7 +36,11 @@ class OnFolder(Configured):
 
     config: Annotated[
         str,
-        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+        Argument(
+            metavar="CONFIG",
+            help="A YAML file of settings, or a checkpoint folder.",
+            autocompletion=complete_checkpoint,
+        ),
     ]
     prompts: Annotated[
         str | None,
@@ -144,6 +149,7 @@ class Study(Command):
         Option(
             metavar="PATTERN",
             help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
+            autocompletion=complete_checkpoint,
         ),
         Sets("checkpoint.checkpoint_path"),
     ] = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from isentrope.commands.command import Changeable, Command, Sets
+from isentrope.commands.completion import complete_controls
 from isentrope.commands.measuring import Measuring, OnFolder, Study
 from isentrope.results.verbs import TRY
 
@@ -18,7 +19,9 @@ class Controlled(Command):
     control: Annotated[
         str,
         Argument(
-            metavar="CONTROL", help="Name of a control, several with commas, or all that act."
+            metavar="CONTROL",
+            help="Name of a control, several with commas, or all that act.",
+            autocompletion=complete_controls,
         ),
         Sets("trial.controls", names=True),
     ]

@@ -196,6 +196,8 @@ def model_config(source: str | Path) -> Any:
 def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
     """A block in which transformers reads a model or a tokenizer: its failures name the folder.
 
+    A folder is read without bars, which notebooks and logs would keep; a download has its own.
+
     Args:
         what: What is read, "model" or "tokenizer".
         source: The folder, or a name on the hub.
@@ -209,9 +211,14 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
         OSError: If a model of the hub cannot be read.
         ValueError: Likewise.
     """
+    from transformers.utils import logging as transformers_logging
+
     local = Path(source).exists()
+    bars = local and transformers_logging.is_progress_bar_enabled()
     with reading(Path(source) / file) if local else nullcontext():
         try:
+            if bars:
+                transformers_logging.disable_progress_bar()
             yield
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
@@ -220,3 +227,6 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
                     "which is never run here: save it as a model that transformers supports.",
                 ) from error
             raise
+        finally:
+            if bars:
+                transformers_logging.enable_progress_bar()
