@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import ziamath
@@ -18,6 +20,8 @@ NETWORK = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:http
 ROOT = Path(__file__).parents[2]
 BESIDE = ("configs/*.yaml", "studies/*.py", "examples/*.py", "examples/*.ipynb")
 """Files out of docs/ that pages link to."""
+OUTSIDE = r"\[([^\]\n]+)\]\((?:\.\./)+(?:[A-Z]+|studies/\w+)\.md\)"
+"""A link to a page for those who have a clone, of which the site keeps the words."""
 NOUNS = ("estimate", "rollouts", "vectors", "differences")
 
 
@@ -32,11 +36,31 @@ def module_page(match: re.Match[str]) -> str:
     """`../src/isentrope/room/file.py` as an anchor of the room's page."""
     parts = match["path"].split("/")
     page = "nouns" if parts[0] in NOUNS else parts[0]
-    return f"({match['up']}reference/{page}.md#isentrope.{'.'.join(parts)})"
+    name = ".".join(part for part in parts if part != "__init__")
+    return f"({match['up']}reference/{page}.md#isentrope.{name})"
+
+
+def repository() -> str:
+    """Where this clone came from, as an address for a browser; empty where it does not say.
+
+    A workflow of GitHub says it in its environment, and a clone by its remote.
+    """
+    if (server := os.environ.get("GITHUB_SERVER_URL")) and "GITHUB_REPOSITORY" in os.environ:
+        return f"{server}/{os.environ['GITHUB_REPOSITORY']}"
+    asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    remote = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    address = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote).removesuffix(".git")
+    return address if address.startswith("https://") and "@" not in address else ""
 
 
 def on_config(config):
-    """Let superfences draw fences named math."""
+    """Name the version, link pages to their sources, and draw fences named math."""
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "src/isentrope/_version.py").read_text())
+    config.copyright = f"isentrope {version[1]}"
+    if address := repository():
+        config.repo_url = address
+        config.edit_uri = "edit/main/docs/"
+        config.repo_name = address.rsplit("/", 1)[-1]
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     fences["custom_fences"] = [{"name": "math", "class": "formula", "format": formula}]
 
@@ -62,6 +86,7 @@ def on_page_markdown(markdown, page, config, files):
         markdown,
     )
     markdown = re.sub(r"\(((?:\.\./)*)\.\./README\.md[^)]*\)", r"(\1index.md)", markdown)
+    markdown = re.sub(OUTSIDE, r"\1", markdown)
     room, name = page.file.src_uri.rpartition("/")[::2]
     if room == "gallery" and name == "index.md":
         return re.sub(r"\((\d\d_\w+)\.py\)", r"(\1.md)", markdown)

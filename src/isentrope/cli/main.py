@@ -16,7 +16,7 @@ MOVED = {"branch": "compare settings by `python -m studies.branches`, in a clone
 
 
 class Verbs(TyperGroup):
-    """Verbs whose flags are False where they are not given; Typer loads pydantic to convert None."""
+    """Verbs whose flags are False if they are not given; Typer loads pydantic to convert None."""
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
         """The options of before, with defaults: `--help` and those that install completion."""
