@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from isentrope.commands.completion import TRIED
 from isentrope.control.controls import TOKEN_CONTROLS
 from tests.cli.test_startup import HEAVY
 
@@ -56,5 +55,5 @@ def test_the_shell_is_offered_what_can_be_typed(line, words, tmp_path):
     assert offered(line, tmp_path) == words
 
 
-def test_the_controls_that_are_offered_are_those_that_can_be_tried():
-    assert set(TRIED) == set(TOKEN_CONTROLS)
+def test_the_controls_that_are_offered_are_those_that_can_be_tried(tmp_path):
+    assert set(offered("try ", tmp_path)) == {"all", *TOKEN_CONTROLS}
