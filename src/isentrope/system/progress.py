@@ -1,7 +1,7 @@
 """Progress: one protocol, bars on a terminal, a line every ten seconds elsewhere; and timing.
 
 Where output is no terminal, a verb logs what it does and for how long, whenever ten seconds passed
-without a line: in a job's log, work that says nothing cannot be told from work that hangs.
+without a line: in a job's log, silent work looks like work that hangs.
 """
 
 from __future__ import annotations
