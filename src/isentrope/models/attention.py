@@ -22,7 +22,9 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -70,44 +72,64 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
         yield
 
 
+_MASKS: ContextVar[dict[Any, tuple[Any, Tensor]] | None] = ContextVar("masks", default=None)
+"""Masks of the micro-batch that this thread reads, with what the model gave for each."""
+
+_READERS: list[Any] = []
+"""transformers' own kernel, once for every block that is open in any thread."""
+
+_READERS_CHANGE = Lock()
+
+
 @contextmanager
 def _masks_made_once() -> Generator[None]:
     """A block in which all layers share the mask that the plain kernel would make in each."""
     # a mask of its own takes a layer five operations of thirteen, for which a device waits
     table = ALL_ATTENTION_FUNCTIONS
-    plain = table["sdpa"]
-    masks: dict[Any, tuple[Any, Tensor]] = {}
-
-    def attend(
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Any,
-        *rest: Any,
-        **options: Any,
-    ) -> Any:
-        causal = options.get("is_causal")
-        causal = getattr(module, "is_causal", True) if causal is None else causal
-        length = query.shape[2]
-        kind = (id(attention_mask), query.dtype, query.device, length)
-        hidden = None  # keys that are not seen
-        if kind not in masks and options.get("position_bias") is None:
-            if attention_mask is None and causal and 1 < length == key.shape[2]:
-                hidden = query.new_ones(1, 1, length, length, dtype=torch.bool).triu(1)
-            elif isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.bool:
-                hidden = ~attention_mask
-        if hidden is not None:
-            added = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, -torch.inf)
-            masks[kind] = attention_mask, added  # the mask is kept, so that its id stays its own
-        mask = masks[kind][1] if kind in masks else attention_mask
-        return plain(module, query, key, value, mask, *rest, **options)
-
-    table["sdpa"] = attend
+    with _READERS_CHANGE:
+        _READERS.append(_READERS[0] if _READERS else table["sdpa"])
+        table["sdpa"] = partial(_attend_with_shared_mask, _READERS[0])
+    before = _MASKS.set({})
     try:
         yield
     finally:
-        table["sdpa"] = plain
+        _MASKS.reset(before)
+        with _READERS_CHANGE:
+            plain = _READERS.pop()
+            if not _READERS:  # the last of all threads
+                table["sdpa"] = plain
+
+
+def _attend_with_shared_mask(
+    plain: Any,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    masks = _MASKS.get()
+    if masks is None or options.get("position_bias") is not None:
+        return plain(module, query, key, value, attention_mask, *rest, **options)
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    length = query.shape[2]
+    # a mask that the model gives says itself what is hidden, at any number of queries and keys
+    causal = attention_mask is None and causal and 1 < length == key.shape[2]
+    kind = (id(attention_mask), causal, query.dtype, query.device, length)
+    hidden = None  # keys that are not seen
+    if kind not in masks:
+        if causal:
+            hidden = query.new_ones(1, 1, length, length, dtype=torch.bool).triu(1)
+        elif isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.bool:
+            hidden = ~attention_mask
+    if hidden is not None:
+        added = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, -torch.inf)
+        masks[kind] = attention_mask, added  # the mask is kept, so that its id stays its own
+    mask = masks[kind][1] if kind in masks else attention_mask
+    return plain(module, query, key, value, mask, *rest, **options)
 
 
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
