@@ -11,6 +11,8 @@ PAGES = sorted((ROOT / RESULTS).glob("*.md"))
 BY_HAND = {
     "branches.md": "tables of two commands, put together",
     "budget.md": "tables of the study in a text by hand",
+    "frontier.md": "tables of the study in a text by hand",
+    "frontier_coverage.md": "rows that are printed, put together",
     "gpu.md": "rows of benchmarks/gpu.sh that were finished",
     "optimizers.md": "rows are tests",
     "pair_classes.md": "quotes tables.md of the run",
