@@ -1,6 +1,6 @@
 """Dr. GRPO on TRL's GRPOTrainer, with reproducible batches, checkpoints and logs.
 
-Only this file and `batch_trainer` use private methods of TRL (trl 1.16;
+Only this file, `batch_trainer` and `smaller_pieces` use private methods of TRL (trl 1.16;
 tests/training/test_trl_contract.py checks where each is called). TRL computes advantages, loss,
 gradient and step. This class records what comes of a batch, by overriding:
 
@@ -44,10 +44,11 @@ from isentrope.training.checkpoints import (
 from isentrope.training.divergence import require_finite_number, require_finite_state
 from isentrope.training.rollout_digests import write_rollouts
 from isentrope.training.run_files import RunFiles
+from isentrope.training.smaller_pieces import SmallerPieces
 from isentrope.training.update_batches import UpdateBatches, rollout_table, step_metrics
 
 
-class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
+class EntropyGRPOTrainer(WholeCheckpoints, SmallerPieces, BatchTrainer):
     """GRPOTrainer over update batches from `UpdateBatches`, with records of every step.
 
     Attributes:

@@ -178,6 +178,14 @@ class TokenRecorder:
             entropies.register_hook(lambda grad: piece.update(entropy_weights=-grad.detach()))
         self._pieces.append(piece)
 
+    def __len__(self) -> int:
+        """Micro-batches recorded since the last `collect`."""
+        return len(self._pieces)
+
+    def keep(self, number: int) -> None:
+        """Drop what was recorded after so many micro-batches; its backward pass failed."""
+        del self._pieces[number:]
+
     def collect(self, lengths: list[int]) -> TokenRecord:
         """The records of all processes, in the order of the batch; every process must call this.
 
