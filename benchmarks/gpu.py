@@ -75,6 +75,8 @@ SHAPES = {
 }
 MAX_TOKENS = 16_384
 """Tokens per micro-batch, of the floors too."""
+WEAK = 60
+"""Steps of fine-tuning of a toy that finds few groups with an advantage."""
 FAILED = "failed"
 """What a row says of an error that is no lack of memory."""
 
@@ -360,7 +362,7 @@ def sampling_row(name: str, subject: Subject) -> str:
 
 
 def train_rows(steps: int) -> list[str]:
-    """`isentrope sft` on the toy, then `isentrope train` with and without the probe."""
+    """`isentrope sft` on the toy, `train` with and without the probe, and of a weak policy."""
     if steps < 1:
         return []
     if find_spec("trl") is None:
@@ -370,32 +372,46 @@ def train_rows(steps: int) -> list[str]:
     from isentrope.verbs.sft import sft
     from isentrope.verbs.train import train
 
-    seconds = {}
+    runs = {
+        "without probe": ("base", {"entropy_probe.enabled": "false"}),
+        "with the probe at every step": ("base", {"entropy_probe.every": 1}),
+        "of a weak policy": (
+            "weak",
+            {"entropy_probe.enabled": "false", "training.redraw_limit": 200},
+        ),
+    }
+    seconds: dict[str, float] = {}
+    logs: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         quiet = ["output.log_level=WARNING"]
-        settings = [f"output.directory={scratch}/base", *quiet]
-        sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
-        for probe in ("false", "true"):
-            folder = Path(scratch) / f"probe_{probe}"
+        for base, fine_tuning in (("base", 400), ("weak", WEAK)):
+            settings = [f"output.directory={scratch}/{base}", f"fine_tuning.steps={fine_tuning}"]
+            sft(load_config("configs/sft_toy.yaml", [*settings, *quiet], SftConfig))
+        for name, (base, own) in runs.items():
+            folder = Path(scratch) / name
             chosen = {
-                "model.path": f"{scratch}/base/model",
+                "model.path": f"{scratch}/{base}/model",
                 "output.directory": folder,
                 "training.steps": steps + 1,
                 "training.save_every": steps + 1,
-                "entropy_probe.enabled": probe,
-                "entropy_probe.every": 1,
+                **own,
             }
             settings = [*quiet, *(f"{key}={value}" for key, value in chosen.items())]
-            config = load_config("configs/train_toy.yaml", settings, TrainConfig)
-            train(config)
-            times = (folder / "logs" / "timing.jsonl").read_text().splitlines()[1:]
-            seconds[probe] = sum(json.loads(line)["seconds"] for line in times)
+            train(load_config("configs/train_toy.yaml", settings, TrainConfig))
+            for kind in ("timing", "metrics"):
+                lines = (folder / "logs" / f"{kind}.jsonl").read_text().splitlines()[1:]
+                logs[kind] = [json.loads(line) for line in lines]
+            seconds[name] = sum(line["seconds"] for line in logs["timing"])
+    drawn, useless = (sum(line[x] for line in logs["metrics"]) for x in ("drawn", "rejected"))
+    plain, probed, weak = seconds.values()
     return [
         "| toy | seconds |",
         "|---|---|",
-        f"| {steps} steps of training without probe | {seconds['false']:.2f} |",
-        f"| {steps} steps with the probe at every step | {seconds['true']:.2f} |",
-        f"| probe at every step ÷ none | {seconds['true'] / seconds['false']:.2f} |",
+        f"| {steps} steps of training without probe | {plain:.2f} |",
+        f"| {steps} steps with the probe at every step | {probed:.2f} |",
+        f"| probe at every step ÷ none | {probed / plain:.2f} |",
+        f"| {steps} steps of a weak policy, without probe: {useless:.0f} of {drawn:.0f} groups "
+        f"without advantage | {weak:.2f} |",
     ]
 
 
