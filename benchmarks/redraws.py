@@ -45,7 +45,7 @@ COUNTS = ("drawn", "rejected", "all_right", "all_wrong")
 """What two runs that draw the same batches log alike."""
 QUIET = "output.log_level=ERROR"
 
-CASES = {"the toy": 400, "a weak toy": 60}
+CASES = {"the toy": 400, "a weak toy": 100}
 """Steps of fine-tuning of the policy that is trained."""
 
 
@@ -183,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--bases", type=Path, help="keeps the fine-tuned models for another call")
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -190,9 +191,10 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
         for name, fine_tuning in CASES.items():
-            base = scratch / name
+            base = (args.bases or scratch) / str(fine_tuning)
             settings = [f"output.directory={base}", f"fine_tuning.steps={fine_tuning}", QUIET]
-            sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
+            if not base.exists():
+                sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
             rows.append(row(name, base, scratch, args.steps, args.repetitions))
             print(rows[-1], flush=True)
     text = TEMPLATE.format(
