@@ -20,7 +20,8 @@ step that loses no entropy beside ηδJ of the step, and ηδJ lost at the step'
 uses the room where its r less vanilla's is above 0, wastes it where it is below, both by intervals
 that Bonferroni corrects for the controls of that step; a control of equal r has only moved along
 the edge. (4) The room is noise where the interval of its share that is noise is above .5, and
-direction where it is below .5. r of a larger U is beside it as a check.
+direction where it is below .5. r of a larger U is beside it as a check. (The intervals of that
+share do not hold, and it is not given.)
 
 *Stopping.* One pass over the steps. A step is run again only after a fault of the program. SmolLM2
 is stopped at 15 minutes of one CPU and then left out. Where there is no edge, the sentence that
@@ -146,21 +147,20 @@ def corrected(estimate: Estimate, compared: int) -> str:
 def frontier_rows(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """A row per step and size of U."""
     yield (
-        "| step | prompts of U | r | noise, share of 1 − r | cos | ηδJ of the step | best ηδJ, no "
-        "entropy lost | ηδJ lost at its δH |"
+        "| step | prompts of U | r | cos | ηδJ of the step | best ηδJ, "
+        "no entropy lost | ηδJ lost at its δH |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|"
     for name, result in results.items():
         for size, edge in result["by_size"].items():
             if edge.missing and edge.reached.ci_low != edge.reached.ci_low:
-                yield f"| {TITLES[name]} | {size} | {' '.join(edge.missing)} | | | | | |"
+                yield f"| {TITLES[name]} | {size} | {' '.join(edge.missing)} | | | | |"
                 continue
             scaled = [
                 with_interval(estimate.scaled(result["rate"]))
                 for estimate in (edge.reward, edge.best, edge.lost)
             ]
-            cells = [with_interval(edge.reached), with_interval(edge.noise)]
-            cells += [with_interval(edge.cosine), *scaled]
+            cells = [with_interval(edge.reached), with_interval(edge.cosine), *scaled]
             yield f"| {TITLES[name]} | {size} | {' | '.join(cells)} |"
 
 

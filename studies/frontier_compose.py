@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.attribution.frontier.deleted_groups import DeletedGroups, pairs_of_groups
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
@@ -26,7 +25,7 @@ from isentrope.control.covariance import ClipCov
 from isentrope.control.repo_r import RepoR
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import ScoredBatch, cotangents
-from isentrope.nouns.vectors import Vector, weighted_products
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy as LanguagePolicy
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.coming_step import ComingStep, coming_step
@@ -116,20 +115,6 @@ def as_step(coming_one: ComingStep) -> Step:
     )
 
 
-def mean_square(policy: Policy, batch: Batch, P: Vector) -> DeletedGroups:
-    """|ḡ|²_P of the mean gradient of U, by groups of its prompts."""
-    group = batch.owner % GROUPS
-    terms = (batch.weights * batch.logprobs).sum(1)
-    held = HeldVectors(P, GROUPS)
-    for g in range(GROUPS):
-        held.add(g, gradient(policy, terms[group == g].sum()))
-    products = sum(weighted_products([held.rows(name)], p) for name, p in P.items())
-    shares = torch.full((GROUPS,), 1 / GROUPS, dtype=torch.float64)
-    return DeletedGroups.of(
-        lambda k: pairs_of_groups(cast(Tensor, products)[k][:, k], shares[k]), GROUPS
-    )
-
-
 def frontiers(steps: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     """The frontier of vanilla by prompts of U, and the controls at the largest U."""
     policy, optimizer = trained_policy(steps)
@@ -143,9 +128,7 @@ def frontiers(steps: int, sizes: tuple[int, ...]) -> dict[str, Any]:
         plain = coming(policy, optimizer, batch, -(batch.weights * batch.logprobs).sum())
         step = as_step(plain)
         edge = Edge.of_step(gradient_pair(exact, step.preconditioner), step)
-        by_size[size] = frontier_of_step(
-            edge, step, lambda b=batch, s=step: mean_square(policy, b, s.preconditioner)
-        )
+        by_size[size] = frontier_of_step(edge, step)
         if size == sizes[-1] and not edge.missing:
             along = edge.gradients.along(step.components["gradient"])
             for name, loss in losses(batch):

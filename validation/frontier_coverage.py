@@ -6,10 +6,8 @@ The policies are three chains (`chains`): a rare long mode, prompts of very uneq
 rare short mode of high entropy. A response earns the sum of random numbers of its tokens. Gradients
 of a batch are sums of the softmax's own derivatives over its tokens, and the truth is visits of
 states times advantages, by recursion. The free part of the step is P (g_J + x) with x random and
-`NOISE` times as long as g_J; momentum is random. For the noise of a batch the free part is P ĝ of a
-batch U of its own, of `SIZES_OF_U` responses, and |ḡ|²_P is taken from it. What is printed must
-cover .92, less two Monte-Carlo errors, in every cell that has an interval in a twentieth of its
-batches or more.
+`NOISE` times as long as g_J; momentum is random. What is printed must cover .92, less two
+Monte-Carlo errors, in every cell that has an interval in a twentieth of its batches or more.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.attribution.frontier.deleted_groups import DeletedGroups, pairs_of_groups
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
@@ -41,11 +38,6 @@ SIZES = (32, 64, 128, 256, 512, 1024)
 NOISE = (0.0, 1.0, 3.0)
 """Of the free part, in lengths of g_J."""
 GROUPS = 16
-SIZES_OF_U = (32, 128, 512)
-SIZE_OF_E = 1024
-"""Responses of E where U is drawn too."""
-OF_NOISE = ("reached_by_mean", "noise")
-"""Numbers that need U."""
 
 Cell = tuple[str, int, float, str]
 """Policy, responses, noise, quantity."""
@@ -126,26 +118,6 @@ class Exact:
             matched_by="",
         )
 
-    def step_of_batch(self, size: int, seed: int) -> tuple[Step, DeletedGroups]:
-        """The step whose free part is P ĝ of a batch, and |ḡ|²_P from its groups."""
-        generator = torch.Generator().manual_seed(7_000_000 + 1000 * size + seed)
-        sample, states, tokens, rewards = self.drawn(size, generator)
-        parts = self.by_groups(of_reward(sample, rewards), states, tokens).parts.rows("logits")
-        P = self.step.preconditioner["logits"]
-        products = (parts * P) @ parts.T
-        shares = torch.full((GROUPS,), 1 / GROUPS, dtype=torch.float64)
-        square = DeletedGroups.of(lambda k: pairs_of_groups(products[k][:, k], shares[k]), GROUPS)
-        return self.step_of(P, self.step.components["momentum"]["logits"], P * parts.sum(0)), square
-
-    def noise_truth(self, step: Step, size: int) -> dict[str, float]:
-        """What is noise of a batch of so many responses, with the mean reward as baseline."""
-        P = step.preconditioner["logits"]
-        length = math.sqrt(float((step.components["gradient"]["logits"].square() / P).sum()))
-        mean = (1 - 1 / size) * math.sqrt(float((P * self.gradients[0].square()).sum()))
-        reached = self.truth_of(step)["reached"]
-        by_mean = reached * length / mean
-        return {"reached_by_mean": by_mean, "noise": (by_mean - reached) / (1 - reached)}
-
     @cached_property
     def truth(self) -> dict[str, float]:
         """The numbers of the frontier of the one step."""
@@ -201,18 +173,14 @@ class Exact:
         sample = ScoredBatch(f, series[0].logprobs, series, torch.arange(size))
         return sample, states, tokens, rewards
 
-    def found(
-        self, size: int, seed: int, step: Step | None = None, square: DeletedGroups | None = None
-    ) -> Frontier:
+    def found(self, size: int, seed: int) -> Frontier:
         """The frontier from one batch of responses."""
         generator = torch.Generator().manual_seed(1000 * size + seed)
         sample, states, tokens, rewards = self.drawn(size, generator)
         of_entropy = self.by_groups(sample, states, tokens)
         reward = self.by_groups(of_reward(sample, rewards), states, tokens)
-        step = step or self.step
-        pair = GradientPair(reward, of_entropy, step.preconditioner)
-        measured = None if square is None else lambda: square
-        return frontier_of_step(Edge.of_step(pair, step), step, measured)
+        pair = GradientPair(reward, of_entropy, self.step.preconditioner)
+        return frontier_of_step(Edge.of_step(pair, self.step), self.step)
 
     def by_groups(self, sample: ScoredBatch, states: Tensor, tokens: Tensor) -> GradientGroups:
         """A gradient in parts, from ∂s = e − π and ∂H = −π (log π + H) at every token."""
@@ -254,13 +222,13 @@ class Exact:
         return (chosen - visits[..., None] * p + entropies[..., None] * bend).flatten(1)
 
 
-def coverage(batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
+def coverage(chains: list[str], batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
     """Intervals of every policy, size, noise and number."""
     cells: dict[Cell, Tally] = {}
-    for name, make in CHAINS.items():
+    for name in chains:
         for functional in FUNCTIONALS:
             for noise in NOISE:
-                exact = Exact(make(), functional, noise)
+                exact = Exact(CHAINS[name](), functional, noise)
                 for size in sizes:
                     for seed in range(batches):
                         edge = exact.found(size, seed)
@@ -270,34 +238,17 @@ def coverage(batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
     return cells
 
 
-def noise_coverage(batches: int) -> dict[Cell, Tally]:
-    """Intervals of what is noise of U, where both batches are drawn."""
-    cells: dict[Cell, Tally] = {}
-    for name, make in CHAINS.items():
-        for functional in FUNCTIONALS:
-            exact = Exact(make(), functional, 0.0)
-            for size in SIZES_OF_U:
-                for seed in range(batches):
-                    step, square = exact.step_of_batch(size, seed)
-                    edge = exact.found(SIZE_OF_E, seed, step, square)
-                    for number, truth in exact.noise_truth(step, size).items():
-                        estimate = getattr(edge, number)
-                        if estimate is not None:
-                            key = (name, size, 0.0, f"{number} {SYMBOL[functional]}")
-                            cells.setdefault(key, Tally()).add(estimate, truth)
-    return cells
-
-
 def main() -> None:
     """Print the cells that fail, and the lowest coverage of each number."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--chains", nargs="+", choices=list(CHAINS), default=list(CHAINS))
     options = parser.parse_args()
-    cells = coverage(options.batches, tuple(options.sizes)) | noise_coverage(options.batches)
+    cells = coverage(options.chains, options.batches, tuple(options.sizes))
     judged = {key: tally for key, tally in cells.items() if tally.judged}
     numbers = [field.name for field in fields(Frontier) if field.type in (Estimate, "Estimate")]
-    for number in (*numbers, *OF_NOISE):
+    for number in numbers:
         here = {key: t for key, t in judged.items() if key[3].split()[0] == number}
         if here:
             key = min(here, key=lambda k: here[k].coverage)

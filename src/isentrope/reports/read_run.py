@@ -29,7 +29,7 @@ from isentrope.reports.evaluations import (
 from isentrope.reports.panel import Source
 from isentrope.reports.saved_result import AnyResult, SavedResult
 from isentrope.results.result import KINDS_OF_RESULTS, Result
-from isentrope.results.verbs import VERBS
+from isentrope.results.verbs import TRY, VERBS
 from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading, require_directory
@@ -194,6 +194,7 @@ def read_run(
 
 def _measurements(folder: Path, missing: Gaps) -> list[SavedResult[Any]]:
     kinds = {kind.verb: kind for kind in REPORTED_KINDS}
+    kinds[TRY.name] = KINDS_OF_RESULTS[TRY.name]  # drawn where there is one, and not missed
     measurements: list[SavedResult[Any]] = []
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.frontier.edge import Edge
-from isentrope.attribution.frontier.frontier import Frontier
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
@@ -44,7 +44,7 @@ from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.step_budget import budget_of_step
-from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients, place_step
+from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
             price = replace(price, cosine=alignment(gradients, estimator.confidence))
         frontier = None
         if gradients is not None:
-            frontier = place_step(ready, Edge.of_step(gradients, ready.step), ready.step)
+            edge = Edge.of_step(gradients, ready.step)
+            frontier = frontier_of_step(edge, ready.step, estimator.confidence)
     with clock.stage("checks"):
         checks = _check_instrument(ready, change)
     return Measurement(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.attribution.frontier.edge import FEWEST_GROUPS
 from isentrope.attribution.influence.influence import (
     MAX_GROUP_BYTES,
     SEQUENCE_GROUPS,
@@ -151,8 +150,6 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
         yield counting.part(
             "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
         )
-        if counting.batches["U"].prompts >= FEWEST_GROUPS:  # at most: where the edge is known
-            yield counting.part("noise of the frontier", "U", "price", forward=1, backward=1)
     yield counting.part("rounding floor", "E", "checks", forward=DIFFERENCES)
 
 

@@ -7,7 +7,7 @@ was decided before the batch.
 """
 
 from isentrope.attribution.frontier.edge import Edge, free_part
-from isentrope.attribution.frontier.frontier import Frontier
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.places import Place, place_part
 from isentrope.control.controls import STEP_CONTROLS
 from isentrope.control.trial import Trial
@@ -17,7 +17,7 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.results.attributions import Attempt
 from isentrope.update.step import Step
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients, place_step
+from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients
 from isentrope.verbs.trial_steps import NO_MOMENTUM
 
 
@@ -46,7 +46,7 @@ class TrialFrontier:
             return
         self._edge = Edge.of_step(pair_gradients(ready, sample, E), plain)
         self._along_plain = self._edge.gradients.along(free_part(plain))
-        self.frontier = place_step(ready, self._edge, plain)
+        self.frontier = frontier_of_step(self._edge, plain, self._confidence)
 
     def place(self, attempt: Attempt, trial: Trial) -> None:
         """Place a step, if it has a place and the edge is known."""

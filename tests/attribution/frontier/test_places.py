@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.attribution.frontier.edge import Edge, free_part, square_length
+from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.ellipse import Ellipse
 from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.frontier.places import place_part
@@ -32,7 +32,8 @@ def test_no_free_part_of_the_length_lies_outside_of_the_enumerated_ellipse(name,
     _, step = step_of(exact, 16)
     rows = torch.stack(enumerated(name, functional))
     P = flat(step.preconditioner, exact.policy.theta)
-    length = math.sqrt(square_length(free_part(step), step.preconditioner))
+    free = flat(step.components["gradient"], exact.policy.theta)
+    length = float((free.square() / P).sum().sqrt())
     ellipse = Ellipse(rows @ (P[:, None] * rows.T), length)
     generator = torch.Generator().manual_seed(3)
     random = torch.randn(DIRECTIONS, len(P), generator=generator, dtype=torch.float64)
@@ -51,7 +52,7 @@ def test_the_size_of_a_free_part_does_not_change_its_place():
     exact = cases.small_exact("qwen2")
     _, step = step_of(exact, 16)
     edge = edge_of(exact, step)
-    plain = free_part(step)
+    plain = step.components["gradient"]
     along = edge.gradients.along(plain)
     shrunk = axpy(-0.75, plain, plain)
     place = place_part(edge, shrunk, along)
@@ -71,7 +72,7 @@ def test_a_part_along_a_gradient_is_nearer_to_the_edge_than_a_step_of_a_small_ba
     for name, p in theta.items():
         head, reward = reward[: p.numel()], reward[p.numel() :]
         gradient[name] = head.view(p.shape)
-    along = edge.gradients.along(free_part(step))
+    along = edge.gradients.along(step.components["gradient"])
     place = place_part(edge, multiply(step.preconditioner, gradient), along)
     assert abs(place.reached.value - 1) <= 4 * place.reached.se
     assert place.reached_over_plain.ci_low > 0

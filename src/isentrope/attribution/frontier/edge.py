@@ -16,7 +16,6 @@ from functools import cached_property
 
 from torch import Tensor
 
-from isentrope.attribution.frontier.batch_noise import OfTwoBatches
 from isentrope.attribution.frontier.deleted_groups import DeletedGroups
 from isentrope.attribution.frontier.ellipse import Ellipse
 from isentrope.attribution.frontier.gradient_products import GradientPair
@@ -140,7 +139,7 @@ class Edge:
 
     def estimate(
         self,
-        number: DeletedGroups | OfTwoBatches,
+        number: DeletedGroups,
         unit: str,
         confidence: float,
         *,

@@ -6,19 +6,14 @@ reaches the same r.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from isentrope.attribution.frontier.batch_noise import reached_by_mean, share_of_noise
-from isentrope.attribution.frontier.deleted_groups import DeletedGroups
 from isentrope.attribution.frontier.edge import (
-    ERRORS_FROM_ZERO,
     STRAIN_OF_REACH,
     Edge,
     free_part,
 )
-from isentrope.nouns.estimate import NET_SHARE, Estimate
-from isentrope.nouns.saved import Absent
+from isentrope.nouns.estimate import Estimate
 from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
@@ -54,9 +49,6 @@ class Frontier:
         reward_for_a_nat: What a nat less would earn along the edge, at the step's δH; 0 where the
             largest δJ of all keeps as much entropy.
         reached: r, the share of the radius that the step reaches.
-        reached_by_mean: The share that its mean direction reaches, without the noise of the batch;
-            None where that is not known.
-        noise: The share of 1 − r that is noise of the batch.
         missing: Sentences on what is not given.
     """
 
@@ -73,8 +65,6 @@ class Frontier:
     lost: Estimate
     reward_for_a_nat: Estimate
     reached: Estimate
-    reached_by_mean: Absent[Estimate] = None
-    noise: Absent[Estimate] = None
     missing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -88,7 +78,6 @@ class Frontier:
 def frontier_of_step(
     edge: Edge,
     step: Step,
-    mean_square: Callable[[], DeletedGroups] | None = None,
     confidence: float = 0.95,
 ) -> Frontier:
     """Say what a step of the same length could do, and how much of it the step does.
@@ -96,8 +85,6 @@ def frontier_of_step(
     Args:
         edge: That of the step (`Edge.of_step`).
         step: The step taken.
-        mean_square: Computes `batch_noise.mean_square_length` of the step, and is called where the
-            edge is known; None leaves the noise out.
         confidence: Nominal coverage.
 
     Returns:
@@ -118,18 +105,4 @@ def frontier_of_step(
     }
     if shape_known and math.isnan(numbers["best"].value):
         missing.append(_NONE_KEEPS)
-    if mean_square is not None and shape_known:
-        square = mean_square()
-        reached = numbers["reached"]
-        has_length = square.errors_from_zero > ERRORS_FROM_ZERO
-        estimates["reached_by_mean"] = edge.estimate(
-            reached_by_mean(reached, edge.length, square), "share", confidence, known=has_length
-        )
-        distance = DeletedGroups(1 - reached.values)
-        estimates["noise"] = edge.estimate(
-            share_of_noise(reached, edge.length, square),
-            NET_SHARE,
-            confidence,
-            known=has_length and distance.errors_from_zero > ERRORS_FROM_ZERO,
-        )
     return Frontier(length=edge.length, missing=tuple(missing), **estimates)

@@ -15,7 +15,21 @@ from matplotlib.axes import Axes
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.frontier.places import Place
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import INK, LINE, MARKERS, MEASURED, MUTED, Chart, Mark, Series
+from isentrope.reports.drawing import (
+    FALL,
+    FIRST,
+    INK,
+    LINE,
+    MARKERS,
+    MEASURED,
+    MUTED,
+    REWARD,
+    RISE,
+    SECOND,
+    Chart,
+    Mark,
+    Series,
+)
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.results.answers.words import has_interval, short
@@ -24,6 +38,12 @@ from isentrope.results.results import MeasureResult, TrialResult
 
 ANGLES = 200
 """Points of the edge that are drawn."""
+
+HUES_OF_CONTROLS = (FIRST, SECOND, FALL, RISE, REWARD)
+"""Of the page, where each has a dark shade. Five hues and six shapes make 30 different marks."""
+
+SHAPES_OF_CONTROLS = MARKERS.replace("o", "").replace("P", "")
+"""Those of the step and of momentum are taken."""
 
 
 def step_frontier(reading: Reading) -> Iterator[Panel]:
@@ -85,12 +105,12 @@ def frontier_chart(frontier: Frontier, rate: float, places: Mapping[str, Place])
     by_control: dict[str, list[Place]] = {}
     for name, place in places.items():
         by_control.setdefault(name.rpartition(" ")[0], []).append(place)
-    shapes = MARKERS.replace("o", "").replace("P", "")
     for k, (name, several) in enumerate(by_control.items()):
         x = [place.entropy.scaled(rate) for place in several]
         y = [place.reward.scaled(rate) for place in several]
         style = {"elinewidth": 0.6, "capsize": 0}
-        marks.append(Series(name, f"C{k}", x, y, shapes[k % len(shapes)], style))
+        shape = SHAPES_OF_CONTROLS[k % len(SHAPES_OF_CONTROLS)]
+        marks.append(Series(name, HUES_OF_CONTROLS[k % len(HUES_OF_CONTROLS)], x, y, shape, style))
     step = at(frontier.entropy, frontier.reward)
     marks.append(Series("the step", MEASURED, *step, "o", {"ms": 7}))
     unit = frontier.entropy.unit.removesuffix(" per η")

@@ -39,8 +39,6 @@ def room_sentences(frontier: Frontier | None, rate: float | None) -> Iterator[Se
         f"{with_interval(frontier.reward.scaled(rate))} and reaches "
         f"{with_interval(frontier.reached)} of the way to the edge"
     )
-    if frontier.noise is not None and has_interval(frontier.noise):
-        text += f"; noise of its batch is {with_interval(frontier.noise)} of the rest"
     yield Sentence(f"{text}.", question=ROOM)
 
 
@@ -61,9 +59,6 @@ def room_lines(frontier: Frontier | None, rate: float | None) -> Iterator[str]:
         f"  decided      before the batch: ηδJ {with_interval(frontier.centre_reward.scaled(rate))}"
         f", ηδH {with_interval(frontier.centre_entropy.scaled(rate))}"
     )
-    if frontier.reached_by_mean is not None and has_interval(frontier.reached_by_mean):
-        mean = with_interval(frontier.reached_by_mean)
-        yield f"  without noise of its batch the step would reach {mean} of the way"
 
 
 @dataclass(frozen=True)
