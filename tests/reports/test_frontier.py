@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isentrope.reports.drawing import COLOURS
+from isentrope.reports import drawing
 from isentrope.reports.panels.frontier import step_frontier
 from isentrope.reports.read_run import read_run
 from tests.reports.made_up import estimate, head, measure, write
@@ -94,7 +94,8 @@ def test_controls_are_told_apart_by_colours_that_have_a_dark_shade(tmp_path):
     assert len(marks) == 2 + 10  # the step, momentum and decay; a control's strengths are one mark
     assert "shrunk_step" not in marks
     assert len(marks["clip_cov"][2]) == 2
-    assert {colour for colour, _, _ in marks.values()} <= {light for light, _ in COLOURS.values()}
+    light = {shade for shade, _ in drawing.COLOURS.values()}
+    assert {colour for colour, _, _ in marks.values()} <= light
     assert len({(colour, marker) for colour, marker, _ in marks.values()}) == len(marks)
 
 
