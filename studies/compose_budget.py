@@ -184,17 +184,15 @@ class Budget(Arm):
     Attributes:
         share: Entropy at the end, as a share of that of the first batch; 1 holds it.
         where: The class of positions whose entropy counts; None for all.
-        functional: "per_sequence" or "per_token".
+        per: "sequence" or "token".
     """
 
     LINEAR = 200
     """Steps that a target takes to its end."""
 
-    def __init__(
-        self, share: float = 1.0, where: str | None = None, functional: Any = "per_sequence"
-    ) -> None:
+    def __init__(self, share: float = 1.0, where: str | None = None, per: Any = "sequence") -> None:
         super().__init__()
-        self.share, self.where, self.functional = share, where, functional
+        self.share, self.where, self.per = share, where, per
         self.budget: PlainBudget | None = None
 
     def start(self, policy: Policy, seed: int) -> None:
@@ -205,7 +203,7 @@ class Budget(Arm):
         """Compute the correction."""
         rollouts = drawn(batch, self.token_weights(batch))
         if self.budget is None:
-            options = BudgetOptions(where=self.where, functional=self.functional)
+            options = BudgetOptions(where=self.where, per=self.per)
             self.budget = PlainBudget(self._policy, self._target(batch), options, self._seed)
         self.budget.before_step(batch.step + 1, rollouts, optimizer)
         kept = ("entropy", "entropy_drawn", "target", "predicted", "step_share", "no_correction")

@@ -140,7 +140,7 @@ class Aimed(Budget):
     """The library's budget with the targets of the others."""
 
     def __init__(self) -> None:
-        super().__init__(functional="per_token")
+        super().__init__(per="token")
         self._law = Law()
 
     def _target(self, batch: Batch) -> Target:

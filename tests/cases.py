@@ -32,14 +32,14 @@ from isentrope.policy.token_statistics import Scores
 POLICIES = ("table", "qwen2", "llama")
 ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")
 """Also LayerNorm with learned positions, parallel blocks, and a mixture of experts."""
-FUNCTIONALS = ("per_token", "per_sequence")
+PERS = ("token", "sequence")
 METHODS = ("sequence", "prefix", "doubly-robust", "surprisal")
 
 
 def pairwise(names: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """(name, method, functional) such that any two of them meet: half of the full grid."""
+    """(name, method, per) such that any two of them meet: half of the full grid."""
     return [
-        (name, method, FUNCTIONALS[(i + k) % 2])
+        (name, method, PERS[(i + k) % 2])
         for i, name in enumerate(names)
         for k, method in enumerate(METHODS)
     ]

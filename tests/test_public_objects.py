@@ -3,12 +3,15 @@
 import inspect
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Literal, get_type_hints
 
 import pandas as pd
 import pytest
 import torch
 
 import isentrope as ise
+from isentrope import oracle
+from isentrope.control import controls
 from tests import cases
 from tests.tiny_checkpoint import settings, tiny
 
@@ -164,8 +167,9 @@ def test_a_sweep_is_a_table_and_a_figure():
 
 def public_callables():
     """Names and objects: what is called, its public methods too; results have the keys of files."""
-    for name in {*ise.__all__} - RESULTS:
-        public = getattr(ise, name)
+    parts = {name: getattr(ise, name) for name in {*ise.__all__} - RESULTS}
+    parts |= {name: getattr(oracle, name) for name in oracle.__all__} | controls.NAMED_CONTROLS
+    for name, public in parts.items():
         if callable(public):
             yield name, public
         if isinstance(public, type):
@@ -179,3 +183,35 @@ def test_prompts_and_responses_have_these_names_in_every_public_signature():
     signatures = {name: inspect.signature(public) for name, public in public_callables()}
     assert len(signatures) > 90
     assert {name for name, found in signatures.items() if others & {*found.parameters}} == set()
+
+
+def test_per_is_token_or_sequence_in_every_public_signature():
+    signatures = {name: inspect.signature(public) for name, public in public_callables()}
+    assert {name for name, found in signatures.items() if "functional" in found.parameters} == set()
+    choices = {
+        name: get_type_hints(public)["per"]
+        for name, public in public_callables()
+        if "per" in signatures[name].parameters
+    }
+    assert {"entropy", "EntropyChange", "BudgetOptions", "ExactPolicy.entropy"} < {*choices}
+    assert {*choices.values()} == {Literal["token", "sequence"]}
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        ise.EstimatorOptions,
+        ise.InfluenceOptions,
+        ise.ProbeOptions,
+        ise.BudgetOptions,
+        controls.NAMED_CONTROLS["bonus"],
+        lambda per: ise.entropy(cases.policy("table"), cases.ragged(4), per=per),
+        lambda per: ise.surprisal_entropy(cases.policy("table"), cases.ragged(4), per=per),
+        lambda per: ise.entropy_gradient(cases.policy("table"), cases.ragged(4), per=per),
+        lambda per: cases.exact("table").entropy(per),
+    ],
+)
+def test_a_name_of_files_is_refused_with_that_of_python(choose):
+    with pytest.raises(ValueError, match="per_sequence") as refusal:
+        choose(per="per_sequence")
+    assert 'neither "token" nor "sequence": write per="sequence".' in str(refusal.value)

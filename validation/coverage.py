@@ -27,6 +27,7 @@ from isentrope.estimators.functional import Functionals
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.choices import FUNCTIONAL_OF, PER_OF, Functional
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
@@ -62,12 +63,13 @@ class Enumerated:
         self.moved = [x for x in score_moved(policy, rollouts, self.v, self.etas) if x is not None]
         self.features = score(policy, rollouts, features=8).features
 
-    def truth(self, functional: str) -> list[float]:
-        first, second = self.exact.derivatives(self.v, functional)
-        changes = [self.exact.entropy_change(self.v, eta, functional) for eta in self.etas]
-        return [self.exact.entropy(functional), first, second, *changes]
+    def truth(self, functional: Functional) -> list[float]:
+        per = PER_OF[functional]
+        first, second = self.exact.derivatives(self.v, per)
+        changes = [self.exact.entropy_change(self.v, eta, per) for eta in self.etas]
+        return [self.exact.entropy(per), first, second, *changes]
 
-    def estimates(self, functional: str, method: str, n: int, seed: int) -> list:
+    def estimates(self, functional: Functional, method: str, n: int, seed: int) -> list:
         """Estimates of QUANTITIES on one batch of n, and its ESS/n by step size."""
         index = self.draw(n, seed, _probabilities(self.series[0]))
         units = torch.arange(n) // self.group
@@ -78,7 +80,9 @@ class Enumerated:
                 other = self.draw(n, seed, _probabilities(moved))
                 there = rows_of(moved, other)
                 out.append(
-                    coupled_change(here, there, units, other != index, EstimatorOptions(functional))
+                    coupled_change(
+                        here, there, units, other != index, EstimatorOptions(PER_OF[functional])
+                    )
                 )
             return out
         sample = self.sample(functional, method, index)
@@ -102,7 +106,7 @@ class Enumerated:
         steps = probabilities.view(prompts, responses).cumsum(1)[prompt]
         return prompt * responses + torch.searchsorted(steps, heights * steps[:, -1:])[:, 0]
 
-    def sample(self, functional: str, method: str, index: torch.Tensor) -> ScoredBatch:
+    def sample(self, functional: Functional, method: str, index: torch.Tensor) -> ScoredBatch:
         series = tuple(rows_of(s, index) for s in self.series)
         tokens, baseline = series[0].mask.double(), None
         units = torch.arange(len(index)) // self.group
@@ -127,7 +131,7 @@ class Row:
     """What one estimator did over all batches."""
 
     policy: str
-    functional: str
+    functional: Functional
     method: str
     quantity: str
     truth: float
@@ -138,7 +142,9 @@ class Row:
     ess_sequence: float = float("nan")
 
 
-def study(policy: str, functional: str, batches: int, n: int = 256, group: int = 1) -> list[Row]:
+def study(
+    policy: str, functional: Functional, batches: int, n: int = 256, group: int = 1
+) -> list[Row]:
     """Run every estimator on the same batches of one policy."""
     enumerated = Enumerated(policy, group)
     truth = enumerated.truth(functional)
@@ -238,7 +244,7 @@ def main() -> None:
     rows = [
         row
         for policy in args.policies
-        for functional in cases.FUNCTIONALS
+        for functional in FUNCTIONAL_OF.values()
         for row in study(policy, functional, args.batches, group=args.group)
     ]
     command = f"python -m validation.coverage --batches {args.batches}"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from isentrope.nouns.choices import Functional
+from isentrope.nouns.choices import PER_OF, Functional
 from tests import cases
 from tests.control.left_out import GROUPS, SIZE, predictions, ratio
 from validation import hard_policies
@@ -42,7 +42,7 @@ def page(draws: int) -> str:
         hard = name in hard_policies.HARD
         exact = hard_policies.exact(name) if hard else cases.small_exact(name)
         for functional in FUNCTIONALS:
-            found = list(predictions(exact, functional, draws))
+            found = list(predictions(exact, PER_OF[functional], draws))
             truth, left_out, plain = (
                 torch.tensor([getattr(x, key) for x in found]).double()
                 for key in ("truth", "left_out", "plain")

@@ -64,13 +64,13 @@ def truth(exact: ExactPolicy, v: dict[str, torch.Tensor], eta: float) -> dict[st
         ratio = (short.probabilities(moved(rate)) / first)[row]
         return float(start * ratio @ rewards) / exact.n_prompts
 
-    spent, spent_first = (eta * x.derivatives(v, "per_sequence")[0] for x in (exact, short))
+    spent, spent_first = (eta * x.derivatives(v, "sequence")[0] for x in (exact, short))
     earned, earned_first = (eta * derivatives(f, STEP)[0] for f in (whole, at_first))
     return {
         "spent": spent,
         "spent at the first token": spent_first,
         "its share": spent_first / spent,
-        "measured at the first token": short.entropy_change(v, eta, "per_sequence"),
+        "measured at the first token": short.entropy_change(v, eta, "sequence"),
         "earned": earned,
         "earned at the first token": earned_first,
         "reward for a nat": -earned / spent,

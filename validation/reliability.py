@@ -27,6 +27,7 @@ from torch import Tensor
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
+from isentrope.nouns.choices import PER_OF, Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
 from isentrope.oracle import ExactPolicy, enumerate_policy
@@ -55,7 +56,7 @@ class Case:
     """A policy, its update batch, and the exact influence of every token."""
 
     name: str
-    functional: str = "per_token"
+    functional: Functional = "per_token"
     exact: ExactPolicy = field(init=False)
     U: Rollouts = field(init=False)
     step: Step = field(init=False)
@@ -81,7 +82,7 @@ class Case:
 
     def _exact_influence(self, h: float = 1e-3) -> Tensor:
         """c_ik ∂_u s_ik by Richardson's extrapolation of central differences, (n, t)."""
-        gradient = self.exact.entropy_gradient(self.functional)
+        gradient = self.exact.entropy_gradient(PER_OF[self.functional])
         u = multiply(self.step.preconditioner, gradient)
         largest = max(float(x.abs().max()) for x in u.values())
         policy = self.exact.policy
@@ -115,7 +116,7 @@ class Case:
             self.U,
             self.step,
             options=InfluenceOptions(
-                functional=self.functional, method="sequence", groups=m, overlap="independent"
+                per=PER_OF[self.functional], method="sequence", groups=m, overlap="independent"
             ),
         )
         weight = probability[kept] / probability[kept].sum()
@@ -179,7 +180,9 @@ HEAD = (
 )
 
 
-def rows(name: str, functional: str, batches: int, sizes: Sequence[int] = SIZES) -> list[str]:
+def rows(
+    name: str, functional: Functional, batches: int, sizes: Sequence[int] = SIZES
+) -> list[str]:
     """Rows of the table for one policy and functional."""
     case, lines = Case(name, functional), []
     for groups in (8, 32):

@@ -36,6 +36,7 @@ from isentrope.estimators.price import Spent, price_of_step
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.reward_change import reward_change
 from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
+from isentrope.nouns.choices import PER_OF, Functional
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Divergence
@@ -44,7 +45,7 @@ from validation import verdict
 from validation.chains import CHAINS, Chain, derivatives
 from validation.origin import write_results
 
-FUNCTIONALS = ("per_token", "per_sequence")
+FUNCTIONALS: tuple[Functional, ...] = ("per_token", "per_sequence")
 METHODS = ("prefix", "sequence", "doubly-robust")
 ROWS = ("flat", "sharp", "rare", "unequal")
 """Policies whose responses are enumerated."""
@@ -240,7 +241,7 @@ def fresh(
             there = exact.moved(of.etas[k], *others)[0]
             differ = (others[1] != tokens).any(1)
             for functional in FUNCTIONALS:
-                options = EstimatorOptions(functional)  # pyright: ignore
+                options = EstimatorOptions(PER_OF[functional])
                 found = coupled_change(here, there, units, differ, options)
                 key = (
                     name,

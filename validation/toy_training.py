@@ -50,7 +50,7 @@ def evaluate(policy: Policy, prompts: int, group_size: int = 8) -> dict[str, ise
     rewards = ise.with_rewards(sampled, task).rewards.view(prompts, group_size).mean(1)
     rate, se = float(rewards.mean()), float(rewards.std() / math.sqrt(prompts))
     passed = ise.Estimate.from_standard_error(rate, se, prompts, unit="pass@1", method="mean")
-    return {"pass": passed, "entropy": ise.entropy(policy, sampled, functional="per_sequence")}
+    return {"pass": passed, "entropy": ise.entropy(policy, sampled, per="sequence")}
 
 
 def run(folder: Path, seed: int, prompts: int) -> dict[str, dict[str, ise.Estimate]]:

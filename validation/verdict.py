@@ -36,6 +36,7 @@ from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
+from isentrope.nouns.choices import PER_OF, Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
@@ -51,7 +52,7 @@ RANDOM = {"flat": ("qwen3", 0, 1.0), "medium": ("gemma", 1, 2.0), "sharp": ("qwe
 GROUP, OF_EIGHT = 8, ", groups of 8"
 POLICIES = (*RANDOM, *(name + how for how in ("", OF_EIGHT) for name in hard_policies.HARD))
 TARGETS = (0.95, 0.83, 0.65, 0.48)
-FUNCTIONALS = ("per_token", "per_sequence")
+FUNCTIONALS: tuple[Functional, ...] = ("per_token", "per_sequence")
 METHODS = ("prefix", "sequence", "doubly-robust", "prefix, χ² unknown", "resampled")
 TEMPERATURES = (0.6, 0.8, 0.9, 0.98)
 NOISES = (0.01, 0.03, 0.09)
@@ -377,7 +378,7 @@ class Study:
                 other = self.exact.draw(log_p, prompts, heights)
                 pair = rows_of(self.series[0], index), rows_of(scores, other)
                 for functional in FUNCTIONALS:
-                    of = EstimatorOptions(functional)  # pyright: ignore
+                    of = EstimatorOptions(PER_OF[functional])
                     estimate = coupled_change(*pair, units, other != index, of)
                     key = (self.name, n, f"{ess:.2f}", functional, "resampled", "ΔH")
                     cells.setdefault(key, Tally()).add(

@@ -21,7 +21,7 @@ generator = torch.Generator().manual_seed(1)
 (name,) = policy.names
 v = {name: torch.randn(policy.theta[name].shape, generator=generator, dtype=torch.float64)}
 rates = [0.01, 0.1, 0.3, 0.6, 1.0, 1.5]
-truth = np.array([exact.entropy_change(v, eta, "per_sequence") for eta in rates])
+truth = np.array([exact.entropy_change(v, eta, "sequence") for eta in rates])
 
 # %%
 batches = [exact.sample(128, seed) for seed in range(60)]
@@ -29,7 +29,7 @@ batches = [exact.sample(128, seed) for seed in range(60)]
 
 def square_errors(method):
     """(60, rates): the squared error of each batch."""
-    estimator = ise.EstimatorOptions("per_sequence", method)
+    estimator = ise.EstimatorOptions("sequence", method)
     sweeps = [ise.entropy_change(policy, b, v, rates, estimator, order=0) for b in batches]
     return (np.array([[p.change.value for p in sweep.points] for sweep in sweeps]) - truth) ** 2
 

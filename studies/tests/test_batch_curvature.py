@@ -45,7 +45,7 @@ def test_it_is_the_mean_of_the_oracles_second_order_over_every_batch(name):
     found = batch_curvature(q, directions)
     for B in (1, 2, 4):
         every = [
-            exact.derivatives(mean([directions[i] for i in chosen]), "per_sequence")[1]
+            exact.derivatives(mean([directions[i] for i in chosen]), "sequence")[1]
             for chosen in combinations(range(5), B)
         ]
         assert found.at(B).value == pytest.approx(np.mean(every), rel=1e-9), B

@@ -17,11 +17,11 @@ from tests import cases
 from tests.estimators.test_paired import batch, rewards_of
 
 
-def exact_cosine(exact, functional, P):
+def exact_cosine(exact, per, P):
     rewards = rewards_of(exact.rollouts).double()
     theta = exact.policy.theta
     of_reward = gradients(lambda params: (exact.probabilities(params) @ rewards)[None], theta)[0]
-    of_entropy = torch.cat([x.flatten() for x in exact.entropy_gradient(functional).values()])
+    of_entropy = torch.cat([x.flatten() for x in exact.entropy_gradient(per).values()])
     P = torch.cat([P[name].flatten() for name in theta])
     jj, jh, hh = (
         float(a @ (P * b))
@@ -34,15 +34,15 @@ def positive(policy):
     return {name: x.abs() + 0.1 for name, x in cases.direction(policy, 5).items()}
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_it_is_the_enumerated_angle_within_its_error(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_it_is_the_enumerated_angle_within_its_error(per):
     exact = cases.small_exact("qwen2")
     policy, E = exact.policy, batch(exact, 3000, 2)
     P = positive(policy)
-    sample = score_batch(policy, E, EstimatorOptions(functional))
+    sample = score_batch(policy, E, EstimatorOptions(per))
     g_H, g_J = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 8)
     found = alignment(GradientPair(g_J, g_H, P))
-    truth = exact_cosine(exact, functional, P)
+    truth = exact_cosine(exact, per, P)
     assert 0 < found.se < 0.1
     assert abs(found.value - truth) < 4 * found.se
 

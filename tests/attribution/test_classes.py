@@ -101,7 +101,7 @@ def test_sums_of_sequences_equal_the_oracle_where_the_weights_are_exact(name):
         prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
-    options = {"functional": "per_sequence", "method": "sequence", "overlap": "independent"}
+    options = {"per": "sequence", "method": "sequence", "overlap": "independent"}
     gradients = GradientOptions("loop" if name == "table" else "hooks")
     E = everything_weighted(exact)
     found = influence(
@@ -124,7 +124,7 @@ def test_sums_of_sequences_equal_the_oracle_where_the_weights_are_exact(name):
         together = directions[members[0]]
         for i in members[1:]:
             together = axpy(1.0, directions[i], together)
-        truth = exact.derivatives(together, "per_sequence")[0]
+        truth = exact.derivatives(together, "sequence")[0]
         assert part.delta_h.value == pytest.approx(truth, rel=1e-8, abs=1e-12)
 
 
@@ -205,7 +205,7 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
         prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
-    options = {"functional": "per_sequence", "method": "sequence", "overlap": "independent"}
+    options = {"per": "sequence", "method": "sequence", "overlap": "independent"}
     truth = influence(
         policy, everything_weighted(exact), U, step, InfluenceOptions(groups=1, **options)
     )

@@ -77,19 +77,19 @@ def test_the_gradient_of_the_step_has_both_terms(name):
     assert step.gradient_norm == pytest.approx(scale**0.5, rel=1e-9)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", ["qwen2", "llama"])
-def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, functional):
+def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, per):
     exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = with_cotangents(U.with_columns(prompt_index=torch.arange(8)))
     step = recorded_step(policy, U)
     E = everything_weighted(exact)
-    options = {"functional": functional, "method": "sequence", "overlap": "independent"}
+    options = {"per": per, "method": "sequence", "overlap": "independent"}
     table = influence(policy, E, U, step, InfluenceOptions(groups=1, **options))
     for i in range(0, 8, 3):
         part = multiply(step.preconditioner, by_autograd(policy, U, i))
-        truth = exact.derivatives(part, functional)[0]
+        truth = exact.derivatives(part, per)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-8, abs=1e-12)
 
 
@@ -108,18 +108,16 @@ def test_influence_is_what_removing_a_token_takes_away(name):
         assert float(table.per_token[i][k]) == pytest.approx(removed, rel=1e-6)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_tokens_sum_to_sequences_and_the_budget_closes(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_tokens_sum_to_sequences_and_the_budget_closes(per):
     policy, E, U, step = setting()
-    by_token = influence(policy, E, U, step, InfluenceOptions(functional, groups=3))
-    by_sequence = influence(
-        policy, E, U, step, InfluenceOptions(functional, groups=3), tokens=False
-    )
+    by_token = influence(policy, E, U, step, InfluenceOptions(per, groups=3))
+    by_sequence = influence(policy, E, U, step, InfluenceOptions(per, groups=3), tokens=False)
     scale = float(by_sequence.per_sequence.abs().sum())
     sums = torch.stack([x.sum() for x in by_token.per_token])
     assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
     assert abs(by_token.entropy.closure) < 1e-9 * scale
-    change = entropy_change(policy, E, step.direction, [], EstimatorOptions(functional), order=1)
+    change = entropy_change(policy, E, step.direction, [], EstimatorOptions(per), order=1)
     assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
 
 

@@ -28,8 +28,8 @@ METHODS = cases.METHODS
 LORA = ("qwen2", "llama")
 
 
-def entropy_groups(policy, E, groups, functional="per_token"):
-    sample = score_batch(policy, E, EstimatorOptions(functional))
+def entropy_groups(policy, E, groups, per="token"):
+    sample = score_batch(policy, E, EstimatorOptions(per))
     return gradients_by_group(policy, E, [sample], groups)[0]
 
 
@@ -70,16 +70,14 @@ def setting(name: str = "qwen2"):
     return policy, cases.ragged(12, seed=1), U, step_on(policy, U)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", LORA)
-def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
+def test_influence_is_what_removing_a_sequence_takes_away(name, per):
     policy, E, U, step = setting(name)
-    table = influence(policy, E, U, step, InfluenceOptions(functional, groups=3))
+    table = influence(policy, E, U, step, InfluenceOptions(per, groups=3))
 
     def first_order(v):
-        return entropy_change(
-            policy, E, v, [], EstimatorOptions(functional), order=1
-        ).first_order.value
+        return entropy_change(policy, E, v, [], EstimatorOptions(per), order=1).first_order.value
 
     whole = first_order(step.direction)
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
@@ -87,12 +85,10 @@ def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
         assert float(table.per_sequence[i]) == pytest.approx(whole - left, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("functional", "method"), [*zip(2 * cases.FUNCTIONALS, METHODS, strict=True)]
-)
-def test_tokens_sum_to_sequences_and_the_budget_closes(functional, method):
+@pytest.mark.parametrize(("per", "method"), [*zip(2 * cases.PERS, METHODS, strict=True)])
+def test_tokens_sum_to_sequences_and_the_budget_closes(per, method):
     policy, E, U, step = setting()
-    options = InfluenceOptions(functional, method, groups=3)
+    options = InfluenceOptions(per, method, groups=3)
     by_token = influence(policy, E, U, step, options)
     by_sequence = influence(policy, E, U, step, options, tokens=False)
     scale = float(by_sequence.per_sequence.abs().sum())
@@ -100,12 +96,10 @@ def test_tokens_sum_to_sequences_and_the_budget_closes(functional, method):
     assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
     for table in (by_token, by_sequence):
         assert abs(table.entropy.closure) < 1e-9 * scale
-    change = entropy_change(
-        policy, E, step.direction, [], EstimatorOptions(functional, method), order=1
-    )
+    change = entropy_change(policy, E, step.direction, [], EstimatorOptions(per, method), order=1)
     assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
     assert by_token.baseline.value == pytest.approx(
-        dot(entropy_gradient(policy, E, functional=functional, method=method), step.baseline),
+        dot(entropy_gradient(policy, E, per=per, method=method), step.baseline),
         rel=1e-9,
     )
 
@@ -116,9 +110,9 @@ def everything_weighted(exact) -> Rollouts:
     return exact.rollouts.with_columns(sampler_logprobs=uniform)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", cases.POLICIES)
-def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functional):
+def test_influence_equals_the_oracle_where_the_weights_are_exact(name, per):
     exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = U.with_columns(
@@ -127,7 +121,7 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
     step = step_on(policy, U)
     backend = "loop" if name == "table" else "hooks"
     E = everything_weighted(exact)
-    options = {"functional": functional, "method": "sequence", "overlap": "independent"}
+    options = {"per": per, "method": "sequence", "overlap": "independent"}
     table = influence(
         policy,
         E,
@@ -136,7 +130,7 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
         InfluenceOptions(groups=1, gradients=GradientOptions(backend), **options),
     )
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
-        truth = exact.derivatives(part, functional)[0]
+        truth = exact.derivatives(part, per)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
 
 
@@ -196,22 +190,20 @@ def test_groups_change_the_errors_and_nothing_else():
     assert 1 <= many.total.degrees_of_freedom <= 5
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_errors_are_those_of_a_jackknife_that_deletes_groups(per):
     exact = cases.exact("llama")
     policy, E, groups = exact.policy, exact.sample(240, seed=3), 8
     v = cases.direction(policy)
-    found = entropy_groups(policy, E, groups, functional)
+    found = entropy_groups(policy, E, groups, per)
     ours = float(found.standard_error(found.along(v)))
-    whole = entropy_gradient(policy, E, functional=functional)
+    whole = entropy_gradient(policy, E, per=per)
     assert dot(found.total, v) == pytest.approx(dot(whole, v), rel=1e-9)
     member = assign_groups(E.prompt_index, groups)
     left_out = torch.tensor(
         [
             dot(
-                entropy_gradient(
-                    policy, E.select((member != g).nonzero()[:, 0]), functional=functional
-                ),
+                entropy_gradient(policy, E.select((member != g).nonzero()[:, 0]), per=per),
                 v,
             )
             for g in range(groups)
@@ -314,10 +306,10 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     assert not {"S", "H"} & set(bare)
 
 
-@pytest.mark.parametrize(("groups", "functional"), [(1, "per_token"), (3, "per_sequence")])
-def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, functional):
+@pytest.mark.parametrize(("groups", "per"), [(1, "token"), (3, "sequence")])
+def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, per):
     policy, E, U, step = setting()
-    options = InfluenceOptions(functional, groups=groups)
+    options = InfluenceOptions(per, groups=groups)
     assert "one backward" in influence(policy, E, U, step, options, tokens=False).how
     assert (
         "two backward"
@@ -367,15 +359,15 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_intervals_of_the_budget_cover_the_oracle(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_intervals_of_the_budget_cover_the_oracle(per):
     exact = cases.exact("qwen2")
     policy = exact.policy
     v = cases.direction(policy)
-    truth = exact.derivatives(v, functional)[0]
+    truth = exact.derivatives(v, per)[0]
     covered = []
     for seed in range(600):
-        found = entropy_groups(policy, exact.sample(128, seed), 8, functional)
+        found = entropy_groups(policy, exact.sample(128, seed), 8, per)
         x = found.along(v)
         half = 2.3646 * float(found.standard_error(x))  # t of 7 degrees of freedom
         covered.append(abs(float(x.sum()) - truth) < half)

@@ -59,7 +59,7 @@ def test_with_exact_weights_it_is_the_oracles_second_derivative(name, backend):
         exact.policy, exact.rollouts, U, omega=omega, gradients=GradientOptions(backend)
     )
     v = sgd_direction(exact.policy, U, x)
-    truth = exact.derivatives(v, "per_sequence")[1]
+    truth = exact.derivatives(v, "sequence")[1]
     assert float(x @ K2 @ x) / 2 == pytest.approx(truth, rel=1e-8)
 
 

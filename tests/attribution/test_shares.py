@@ -21,29 +21,29 @@ def fresh_responses(U: Rollouts, seed: int = 9) -> Rollouts:
     return Rollouts(prompts, other.response_ids, torch.arange(12) % 4)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_shares_sum_to_the_influence_and_its_first_order(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_shares_sum_to_the_influence_and_its_first_order(per):
     policy, _, U, step = setting()
     E = fresh_responses(U)
-    shares = influence_shares(policy, E, U, step, InfluenceOptions(functional))
+    shares = influence_shares(policy, E, U, step, InfluenceOptions(per))
     whole = influence(
         policy,
         E,
         U,
         step,
         tokens=False,
-        options=InfluenceOptions(groups=1, functional=functional, overlap="independent"),
+        options=InfluenceOptions(groups=1, per=per, overlap="independent"),
     )
     parts = shares.by_sequence["same_prompt"] + shares.by_sequence["other_prompt"]
     assert torch.allclose(parts, whole.per_sequence, rtol=1e-9)
     change = entropy_change(
-        policy, E, step.components["gradient"], [], EstimatorOptions(functional), order=1
+        policy, E, step.components["gradient"], [], EstimatorOptions(per), order=1
     )
     assert shares.totals["gradient"].value == pytest.approx(change.first_order.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_the_error_is_that_of_the_jackknife_over_prompts(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_the_error_is_that_of_the_jackknife_over_prompts(per):
     """The influences of the prompts of E on dh = (dT − h dN)/N, from the bare model's logits.
 
     T = Σ_t Σ_i w_it H_it and N = Σ_t Σ_i w_it, with prefix weights of derivative l_it − l̄_t; the
@@ -58,14 +58,14 @@ def test_the_error_is_that_of_the_jackknife_over_prompts(functional):
     of_T = (slope * (H - H.mean(0)) + dH).sum(1) / 12
     of_N = (slope * (m - m.mean(0))).sum(1) / 12
     influences = of_T - of_T.sum() / 12
-    if functional == "per_token":
+    if per == "token":
         N = float(m.sum()) / 12
         h = float(H.sum()) / 12 / N
         total = (of_T.sum() - h * of_N.sum()) / N
         at_h, at_N = (H.sum(1) - h * m.sum(1)) / 12 / N, (m.sum(1) - N) / 12
         influences = (of_T - h * of_N) / N - (at_h * of_N.sum() + at_N * total) / N - total / 12
     expected = differences.error_over_units(influences, E.prompt_index)
-    shares = influence_shares(policy, E, U, step, InfluenceOptions(functional))
+    shares = influence_shares(policy, E, U, step, InfluenceOptions(per))
     assert shares.totals["gradient"].se == pytest.approx(expected, rel=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_the_same_prompt_share_is_what_the_prompts_own_columns_do():
     policy, _, U, step = setting("llama")
     E = fresh_responses(U)
     shares = influence_shares(
-        policy, E, U, step, InfluenceOptions(functional="per_sequence", method="sequence")
+        policy, E, U, step, InfluenceOptions(per="sequence", method="sequence")
     )
     silent = step.token_weights.clone()
     silent[U.prompt_index != 2] = 0  # only prompt 2 acts
@@ -81,7 +81,7 @@ def test_the_same_prompt_share_is_what_the_prompts_own_columns_do():
 
     alone = replace(step, token_weights=silent)
     of_two = influence_shares(
-        policy, E, U, alone, InfluenceOptions(functional="per_sequence", method="sequence")
+        policy, E, U, alone, InfluenceOptions(per="sequence", method="sequence")
     )
     for name in ("same_prompt", "other_prompt"):
         column = shares.by_sequence[name][U.prompt_index == 2].sum()

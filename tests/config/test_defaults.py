@@ -15,7 +15,7 @@ OTHERWISE = {
     ("ProbeOptions", "max_new_tokens"): "None: the trainer's",
     **{
         ("BudgetOptions", name): "options of a control, which are keys of control.options"
-        for name in ("functional", "size", "where")
+        for name in ("per", "size", "where")
     },
     ("ProbeOptions", "reward"): "a task or a function, where the key says whether to use one",
     ("EntropyProbe", "size"): "compared with entropy_probe.size; trial.size is of another draw",
@@ -39,6 +39,9 @@ def keys():
         for section, field in root.model_fields.items():
             for name, key in getattr(field.annotation, "model_fields", {}).items():
                 default = key.get_default(call_default_factory=True)
+                if name == "functional":  # what is `per` in Python
+                    name = "per"
+                    default = default.removeprefix("per_")
                 found.setdefault(name, []).append((root, section, default))
     return found
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isentrope.control.gradients import ControlSample, gradients_of_rows, slope_along
 from isentrope.control.leave_one_out import read_half
-from isentrope.nouns.choices import Functional
+from isentrope.nouns.choices import Per
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle import ExactPolicy
@@ -69,19 +69,19 @@ class Prediction:
     plain: float
 
 
-def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[Prediction]:
+def predictions(exact: ExactPolicy, per: Per, n: int) -> Iterator[Prediction]:
     """Predict the steps of many batches of one policy."""
     policy, rewards = exact.policy, rewards_of(exact)
     P = {n: x.abs() + 0.1 for n, x in cases.direction(policy, 5).items()}
     none = {n: torch.zeros_like(x) for n, x in policy.theta.items()}
-    g_H = exact.entropy_gradient(functional)
+    g_H = exact.entropy_gradient(per)
     for U in draws(exact, rewards, range(n)):
         weights = U.padded("token_weights"), None
         (of_loss,) = gradients_of_rows(policy, U, torch.arange(len(U)), [weights])
         v = multiply(P, of_loss)
         parts = {"momentum": none, "decay": none, "gradient": v}
         coming = ComingStep(parts, P, 1.0)
-        sample = ControlSample(U, functional)
+        sample = ControlSample(U, f"per_{per}")
         halves = [
             read_half(policy, sample.select(rows), coming, 1.0, len(U))
             for rows in torch.arange(len(U)).tensor_split(2)

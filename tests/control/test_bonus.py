@@ -23,24 +23,24 @@ def relative(found: Vector, expected: Vector) -> float:
 
 
 @pytest.mark.parametrize("beta", [0.01, -0.3])
-@pytest.mark.parametrize("functional", ["per_token", "per_sequence"])
-def test_pathwise_is_a_weight_on_every_entropy(beta, functional):
+@pytest.mark.parametrize("per", ["token", "sequence"])
+def test_pathwise_is_a_weight_on_every_entropy(beta, per):
     tokens = batch()
-    made = Bonus(functional=functional).rewrite(tokens, beta)
-    unit = len(places(tokens)) if functional == "per_token" else 20
+    made = Bonus(per=per).rewrite(tokens, beta)
+    unit = len(places(tokens)) if per == "token" else 20
     assert torch.equal(made.weights, tokens.weights)
     torch.testing.assert_close(
         made.entropy_weights, tokens.mask.double() * (beta / unit), rtol=1e-12, atol=0
     )
 
 
-@pytest.mark.parametrize("functional", ["per_token", "per_sequence"])
-def test_complete_gives_each_token_what_follows_it(functional):
+@pytest.mark.parametrize("per", ["token", "sequence"])
+def test_complete_gives_each_token_what_follows_it(per):
     tokens = batch()
     rows = places(tokens)
     H = {row[:2]: row[4] for row in rows}
-    h = math.fsum(H.values()) / len(H) if functional == "per_token" else 0.0
-    unit = len(H) if functional == "per_token" else 20
+    h = math.fsum(H.values()) / len(H) if per == "token" else 0.0
+    unit = len(H) if per == "token" else 20
 
     def later(i, k):
         return math.fsum(H[i, j] - h for j in range(k + 1, 7) if (i, j) in H)
@@ -51,7 +51,7 @@ def test_complete_gives_each_token_what_follows_it(functional):
         return math.fsum(later(j, k) for j in others) / len(others) if others else 0.0
 
     expected = {(i, k): c + 0.3 / unit * (later(i, k) - baseline(i, k)) for i, k, *_, c in rows}
-    made = Bonus(mode="complete", functional=functional).rewrite(tokens, 0.3)
+    made = Bonus(mode="complete", per=per).rewrite(tokens, 0.3)
     torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(
         made.entropy_weights, tokens.mask.double() * (0.3 / unit), rtol=1e-12, atol=0
@@ -73,7 +73,7 @@ def test_complete_is_unbiased_for_the_entropy_of_a_sequence(name):
     pi, index = exact.probabilities(), exact.rollouts.prompt_index
     scores = score(exact.policy, exact.rollouts)
     a, d = (torch.zeros_like(scores.logprobs) for _ in range(2))
-    rule = Bonus(mode="complete", functional="per_sequence")
+    rule = Bonus(mode="complete", per="sequence")
     for prompt in range(exact.n_prompts):
         here = (index == prompt).nonzero()[:, 0].tolist()
         for i in here:
@@ -85,7 +85,7 @@ def test_complete_is_unbiased_for_the_entropy_of_a_sequence(name):
                     a[place] += chance * made.weights[row]
                     d[place] += chance * made.entropy_weights[row]
     found = weighted_gradient(exact.policy, exact.rollouts, a, d)
-    expected = exact.entropy_gradient("per_sequence")
+    expected = exact.entropy_gradient("sequence")
     assert relative(found, expected) < 1e-7
     pathwise = weighted_gradient(exact.policy, exact.rollouts, torch.zeros_like(a), d)
     assert relative(pathwise, expected) > 0.1  # what a bonus without the score part is off by
@@ -110,7 +110,7 @@ def test_complete_is_the_gradient_of_entropy_per_token_on_a_whole_population():
     population = exact.rollouts.select(rows)
     scores = score(exact.policy, exact.rollouts)
     tokens = tokens_of(scores, rows, torch.zeros(512, dtype=torch.int64))
-    expected = exact.entropy_gradient("per_token")
+    expected = exact.entropy_gradient("token")
     made = Bonus(mode="complete", baseline="none").rewrite(tokens, 1.0)
     found = weighted_gradient(exact.policy, population, made.weights, made.entropy_weights)
     assert relative(found, expected) < 1e-7

@@ -33,6 +33,11 @@ def test_fields_are_those_of_trl(name):
     [
         (("clipcov",), "Unknown control 'clipcov': the nearest is 'clip_cov'"),
         (("repo_r", None, {"zeta": 1}), "'repo_r' has no option 'zeta': it has none"),
+        (("bonus", None, {"per": "token"}), "no option 'per': it has baseline, functional, mode"),
+        (
+            ("budget", None, {"functional": "token"}),
+            "functional: Input should be 'per_sequence' or",
+        ),
         (("kl_cov", None, {"mo": 1}), "no option 'mo': it has share"),
         (("kl_cov", None, {"strength": 1}), "no option 'strength': it has share"),
         (("kl_cov", None, {"share": "2"}), "share: Input should be a valid number, got '2'"),

@@ -71,18 +71,18 @@ def with_a_rare_mode():
     return exact, exact.rollouts.with_columns(sampler_entropies=rows)
 
 
-@pytest.mark.parametrize("functional", ["per_sequence", "per_token"])
-def test_it_is_not_too_low_where_entropy_is_in_rare_responses(functional):
+@pytest.mark.parametrize("per", ["sequence", "token"])
+def test_it_is_not_too_low_where_entropy_is_in_rare_responses(per):
     """Each weighted by its own variance, measurements would give .82 and .86 of the truth."""
     exact, rollouts = with_a_rare_mode()
-    truth, chances = exact.entropy(functional), exact.probabilities()
+    truth, chances = exact.entropy(per), exact.probabilities()
     ratios, measured = [], []
     for run in range(8):
         level = KalmanFilter()
         for t in range(40):
             rows = exact.draw(128, 40 * run + t, chances)
             E = rollouts.select(rows).with_columns(prompt_index=torch.arange(128))
-            value, error = ControlSample(E, functional).entropy()
+            value, error = ControlSample(E, f"per_{per}").entropy()
             level.observe(value, error**2)
             measured.append(value / truth)
             if t >= 10:

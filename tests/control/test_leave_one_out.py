@@ -11,9 +11,9 @@ from tests import cases
 from tests.control.left_out import drawn, predictions, ratio, rewards_of
 
 
-@pytest.mark.parametrize("functional", ["per_sequence", "per_token"])
-def test_it_is_unbiased(functional):
-    found = list(predictions(cases.small_exact("table"), functional, 100))
+@pytest.mark.parametrize("per", ["sequence", "token"])
+def test_it_is_unbiased(per):
+    found = list(predictions(cases.small_exact("table"), per, 100))
     truth, left_out = (
         torch.tensor([getattr(x, key) for x in found]).double() for key in ("truth", "left_out")
     )

@@ -20,11 +20,11 @@ def arrays():
     return exact, batch, v, given
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("method", ["sequence", "prefix"])
-def test_arrays_give_what_the_model_gives(arrays, method, functional):
+def test_arrays_give_what_the_model_gives(arrays, method, per):
     exact, batch, v, given = arrays
-    estimator = ise.EstimatorOptions(functional, method)
+    estimator = ise.EstimatorOptions(per, method)
     ours = ise.estimate_entropy_change(*given, batch.prompt_index, estimator=estimator)
     sweep = ise.entropy_change(exact.policy, batch, v, [0.05], estimator, order=0)
     theirs = sweep.points[0].change
@@ -42,8 +42,8 @@ def test_doubly_robust_fits_its_own_baseline(arrays):
     assert abs(estimate.value - truth) < 4 * estimate.se
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_whole_sequence_sums_give_the_sequence_estimator(arrays, per):
     _, batch, _, (ratios, moved, base, mask) = arrays
     sums = [np.where(mask, x, 0).sum(1, keepdims=True) for x in (ratios, moved, base)]
     ours = ise.estimate_entropy_change(
@@ -51,7 +51,7 @@ def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
         np.ones((64, 1)),
         batch.prompt_index,
         batch.lengths,
-        estimator=ise.EstimatorOptions(functional),
+        estimator=ise.EstimatorOptions(per),
     )
     theirs = ise.estimate_entropy_change(
         ratios,
@@ -59,7 +59,7 @@ def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
         base,
         mask,
         batch.prompt_index,
-        estimator=ise.EstimatorOptions(functional, method="sequence"),
+        estimator=ise.EstimatorOptions(per, method="sequence"),
     )
     assert ours.method == "sequence"
     assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)

@@ -19,32 +19,32 @@ from isentrope.policy.scoring import score
 from tests import cases
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", cases.POLICIES)
-def test_both_estimators_find_the_entropy(name, functional):
+def test_both_estimators_find_the_entropy(name, per):
     exact = cases.exact(name)
-    batch, truth = exact.sample(2000, 0), exact.entropy(functional)
-    rao_blackwell = entropy(exact.policy, batch, functional=functional)
-    surprisal = ise.surprisal_entropy(exact.policy, batch, functional=functional)
+    batch, truth = exact.sample(2000, 0), exact.entropy(per)
+    rao_blackwell = entropy(exact.policy, batch, per=per)
+    surprisal = ise.surprisal_entropy(exact.policy, batch, per=per)
     assert abs(rao_blackwell.value - truth) < 4 * rao_blackwell.se
     assert abs(surprisal.value - truth) < 4 * surprisal.se
     assert rao_blackwell.se < surprisal.se
-    assert functional.split("_")[1] in rao_blackwell.unit
+    assert per in rao_blackwell.unit
 
 
 @pytest.mark.parametrize("estimator", [entropy, ise.surprisal_entropy])
 def test_a_declared_sampler_is_weighted_away_or_leaves_no_interval(estimator):
     exact = cases.exact("qwen2")
-    truth, found = exact.entropy("per_sequence"), {}
+    truth, found = exact.entropy("sequence"), {}
     for temperature in (0.85, 0.25):
         scores = score(cases.policy("qwen2", temperature=temperature), exact.rollouts)
         index = exact.draw(4000, 0, scores.logprobs.sum(1).exp())
         said = [s[m] for s, m in zip(scores.logprobs[index], scores.mask[index], strict=True)]
         batch = exact.rollouts.select(index).with_columns(prompt_index=torch.arange(4000))
         found[temperature] = estimator(
-            exact.policy, batch.with_columns(sampler_logprobs=said), functional="per_sequence"
+            exact.policy, batch.with_columns(sampler_logprobs=said), per="sequence"
         )
-        undeclared = estimator(exact.policy, batch, functional="per_sequence")
+        undeclared = estimator(exact.policy, batch, per="sequence")
         assert abs(undeclared.value - truth) > 4 * undeclared.se
     assert abs(found[0.85].value - truth) < 4 * found[0.85].se
     assert found[0.85].ci_low < truth < found[0.85].ci_high

@@ -19,10 +19,10 @@ def change(exact, etas, estimator=EstimatorOptions(), n=64, **options):
     return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, estimator, **options)
 
 
-@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.POLICIES))
-def test_remainder_falls_eightfold_when_eta_halves(name, method, functional):
+@pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.POLICIES))
+def test_remainder_falls_eightfold_when_eta_halves(name, method, per):
     etas = [2e-3, 1e-3, 5e-4, 2.5e-4]
-    sweep = change(cases.exact(name), etas, EstimatorOptions(functional, method))
+    sweep = change(cases.exact(name), etas, EstimatorOptions(per, method))
     residuals = [p.residual.value for p in sweep.points]
     for longer, shorter in itertools.pairwise(residuals):
         assert longer / shorter == pytest.approx(8, abs=0.5)
@@ -35,13 +35,13 @@ def test_measured_change_is_first_order_down_to_tiny_steps(eta):
     assert ratio == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.POLICIES))
-def test_reverse_mode_gradient_equals_forward_mode(name, method, functional):
+@pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.POLICIES))
+def test_reverse_mode_gradient_equals_forward_mode(name, method, per):
     exact = cases.exact(name)
     v, batch = cases.direction(exact.policy), exact.sample(64, seed=3)
-    options = {"functional": functional, "method": method}
+    options = {"per": per, "method": method}
     first = entropy_change(
-        exact.policy, batch, v, [], EstimatorOptions(functional, method), order=1
+        exact.policy, batch, v, [], EstimatorOptions(per, method), order=1
     ).first_order
     gradient = entropy_gradient(exact.policy, batch, **options)
     assert dot(gradient, v) == pytest.approx(first.value, rel=1e-9)
@@ -61,7 +61,7 @@ def test_every_number_of_a_sweep_has_its_own_influences():
 def test_pathwise_term_is_the_derivative_at_fixed_samples():
     exact = cases.exact("qwen2")
     batch, policy = exact.sample(64, seed=3), exact.policy
-    sweep = change(exact, [], EstimatorOptions("per_sequence"))
+    sweep = change(exact, [], EstimatorOptions("sequence"))
     even = torch.full(sweep.sample.entropies.shape, 1 / 64, dtype=torch.float64)
     gradient = weighted_gradient(policy, batch, torch.zeros_like(even), even)
     assert sweep.pathwise.value == pytest.approx(dot(gradient, cases.direction(policy)), rel=1e-10)
@@ -99,8 +99,8 @@ def test_sampler_logprobs_enter_the_weights():
     declared = batch.with_columns(
         sampler_logprobs=[s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
     )
-    truth = exact.entropy("per_sequence")
-    of_sequences = EstimatorOptions("per_sequence")
+    truth = exact.entropy("sequence")
+    of_sequences = EstimatorOptions("sequence")
     right = entropy_change(policy, declared, v, [], of_sequences, order=0).entropy
     wrong = entropy_change(policy, batch, v, [], of_sequences, order=0).entropy
     assert abs(right.value - truth) < 4 * right.se
@@ -186,7 +186,7 @@ def test_the_interval_of_the_linear_range_ends_nowhere_where_second_order_may_be
         assert reach.ci_low < reach.value < reach.ci_high
         assert reach.value == pytest.approx(abs(sweep.first_order.value / second.value))
     assert math.isinf(found[8].linear_range.ci_high)
-    first, second = exact.derivatives(cases.direction(exact.policy), "per_token")
+    first, second = exact.derivatives(cases.direction(exact.policy), "token")
     assert found[1500].linear_range.covers(abs(first / second))
 
 

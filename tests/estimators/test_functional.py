@@ -33,39 +33,39 @@ def scores_after(name, eta):
 
 
 @cache
-def truth_by_differences(name, functional):
+def truth_by_differences(name, per):
     exact = cases.exact(name)
-    return exact.derivatives(cases.direction(exact.policy), functional)
+    return exact.derivatives(cases.direction(exact.policy), per)
 
 
-def functional_of(exact, name, method, base):
+def functional_of(exact, per, method, base):
     baseline = prefix_baseline(exact, base.mask) if method == "doubly-robust" else None
     kept = base.logprobs if method == "surprisal" else None
-    return Functionals(name, method, base.mask.double(), baseline, kept)
+    return Functionals(f"per_{per}", method, base.mask.double(), baseline, kept)
 
 
-@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.ARCHITECTURES))
-def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, functional):
+@pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.ARCHITECTURES))
+def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, per):
     exact = cases.exact(name)
     v, omega = cases.direction(exact.policy), exact.probabilities()
     base = scores_after(name, 0.0)
-    f = functional_of(exact, functional, method, base)
+    f = functional_of(exact, per, method, base)
     for eta in (0.0, 1e-2, 0.3):
         moved = scores_after(name, eta)
         value = f(omega, moved.logprobs - base.logprobs, moved.entropies)
-        truth = exact.entropy(functional, direction=v, eta=eta)
+        truth = exact.entropy(per, direction=v, eta=eta)
         assert float(value) == pytest.approx(truth, rel=1e-11)
 
 
-@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.ARCHITECTURES))
-def test_at_exact_weights_the_derivatives_are_exact(name, method, functional):
+@pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.ARCHITECTURES))
+def test_at_exact_weights_the_derivatives_are_exact(name, method, per):
     exact = cases.exact(name)
     series = derivatives_of_scores(name)
-    f = functional_of(exact, functional, method, series[0])
+    f = functional_of(exact, per, method, series[0])
     none = torch.zeros_like(series[0].logprobs)
     ratios = (none, series[1].logprobs, series[2].logprobs)
     _, first, second = along(f, exact.probabilities(), ratios, tuple(s.entropies for s in series))
-    truth = truth_by_differences(name, functional)  # right to 1e-12 and 1e-10
+    truth = truth_by_differences(name, per)  # right to 1e-12 and 1e-10
     assert float(first) == pytest.approx(truth[0], rel=1e-10)
     assert float(second) / 2 == pytest.approx(truth[1], rel=1e-9)
 

@@ -12,8 +12,8 @@ from tests import cases
 ETA = 0.02
 
 
-def paired_changes(policy, E, directions, eta, pairs=(), functional="per_token"):
-    steps = PairedSteps(policy, E, eta, EstimatorOptions(functional))
+def paired_changes(policy, E, directions, eta, pairs=(), per="token"):
+    steps = PairedSteps(policy, E, eta, EstimatorOptions(per))
     for name, direction in directions.items():
         steps.add(name, direction)
     return steps.changes(list(pairs))
@@ -43,7 +43,7 @@ def test_changes_and_differences_are_the_enumerated_ones(name):
         exact.policy, batch(exact, 4000, 3), steps, ETA, pairs=[(name, ("none",)) for name in steps]
     )
     for step, direction in steps.items():
-        truth = exact.entropy_change(direction, ETA, "per_token")
+        truth = exact.entropy_change(direction, ETA, "token")
         reward = expected_reward(exact, direction, ETA) - expected_reward(exact, direction, 0.0)
         for one in (found.changes[step], found.differences[step, ("none",)]):
             assert abs(one.entropy.value - truth) <= 4 * one.entropy.se + 1e-12
@@ -71,13 +71,9 @@ def test_noise_that_two_steps_share_cancels_in_their_difference():
 def test_each_change_is_that_of_a_sweep_of_its_own():
     exact = cases.exact("qwen2")
     E, v = batch(exact, 200, 1), cases.direction(exact.policy)
-    for functional in cases.FUNCTIONALS:
-        alone = entropy_change(exact.policy, E, v, [ETA], EstimatorOptions(functional), order=0)
-        found = (
-            paired_changes(exact.policy, E, {"v": v}, ETA, functional=functional)
-            .changes["v"]
-            .entropy
-        )
+    for per in cases.PERS:
+        alone = entropy_change(exact.policy, E, v, [ETA], EstimatorOptions(per), order=0)
+        found = paired_changes(exact.policy, E, {"v": v}, ETA, per=per).changes["v"].entropy
         change = alone.points[0].change
         assert (found.value, found.se) == pytest.approx((change.value, change.se), rel=1e-9)
         assert (found.ess, found.unit, found.n) == (change.ess, change.unit, change.n)
@@ -181,7 +177,7 @@ def test_intervals_of_prices_cover():
 
     (h, j), (other_h, other_j) = (
         (
-            exact.entropy_change(steps[step], ETA, "per_token"),
+            exact.entropy_change(steps[step], ETA, "token"),
             lengths(step, ETA) - lengths(step, 0.0),
         )
         for step in ("plain", "other")
@@ -199,7 +195,7 @@ def test_intervals_cover():
     steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2)}
     truth = {
         step: (
-            exact.entropy_change(v, ETA, "per_token"),
+            exact.entropy_change(v, ETA, "token"),
             expected_reward(exact, v, ETA) - expected_reward(exact, v, 0.0),
         )
         for step, v in steps.items()

@@ -60,9 +60,9 @@ def test_entropy_of_the_first_places_is_that_of_responses_cut_there(name, length
     exact, v = cases.exact(name), cases.direction(cases.exact(name).policy)
     short = cut(exact, length)
     value, first, change, *_ = statistics(exact, before(exact, length))
-    assert value == pytest.approx(short.entropy("per_sequence"), rel=1e-10)
-    assert first == pytest.approx(ETA * short.derivatives(v, "per_sequence")[0], rel=1e-7)
-    assert change == pytest.approx(short.entropy_change(v, ETA, "per_sequence"), rel=1e-7)
+    assert value == pytest.approx(short.entropy("sequence"), rel=1e-10)
+    assert first == pytest.approx(ETA * short.derivatives(v, "sequence")[0], rel=1e-7)
+    assert change == pytest.approx(short.entropy_change(v, ETA, "sequence"), rel=1e-7)
 
 
 def test_reward_at_the_first_place_is_what_its_probabilities_alone_bring():
@@ -94,12 +94,12 @@ def test_reward_at_the_first_place_is_what_its_probabilities_alone_bring():
     assert whole[5] == pytest.approx(change, rel=1e-7)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("method", ["prefix", "sequence"])
-def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
+def test_the_parts_of_all_positions_sum_to_the_whole(per, method):
     exact = cases.exact("llama")
     policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 300, 0)
-    sample = score_batch(policy, E, EstimatorOptions(functional, method), direction=v, order=1)
+    sample = score_batch(policy, E, EstimatorOptions(per, method), direction=v, order=1)
     after = score(policy, E, policy.parameters_along(v, ETA))
     places = torch.arange(E.mask.shape[1]).expand(E.mask.shape)
     classes = {str(k): places == k for k in range(E.mask.shape[1])}
@@ -119,7 +119,7 @@ def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
 def test_a_batch_is_near_the_enumeration_by_its_own_errors():
     exact = cases.exact("qwen2")
     policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 2000, 4)
-    sample = score_batch(policy, E, EstimatorOptions("per_sequence"), direction=v, order=1)
+    sample = score_batch(policy, E, EstimatorOptions("sequence"), direction=v, order=1)
     first = torch.zeros_like(E.mask)
     first[:, 0] = True
     found = price_of_step(sample, ETA, {"first": first}, E.rewards)

@@ -8,7 +8,7 @@ from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 
-def resampled(exact, eta, n=600, seed=0, functional="per_token"):
+def resampled(exact, eta, n=600, seed=0, per="token"):
     batch = exact.sample(n, 0)
     v = cases.direction(exact.policy)
     return ise.resampled_entropy_change(
@@ -18,15 +18,15 @@ def resampled(exact, eta, n=600, seed=0, functional="per_token"):
         [eta],
         max_new_tokens=4,
         seed=seed,
-        estimator=EstimatorOptions(functional),
+        estimator=EstimatorOptions(per),
     )[0]
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_fresh_responses_find_a_change_that_weights_cannot(functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_fresh_responses_find_a_change_that_weights_cannot(per):
     exact = cases.exact("qwen2")
-    truth = exact.entropy_change(cases.direction(exact.policy), 0.5, functional)
-    estimate = resampled(exact, 0.5, functional=functional)
+    truth = exact.entropy_change(cases.direction(exact.policy), 0.5, per)
+    estimate = resampled(exact, 0.5, per=per)
     assert estimate.covers(truth)
     assert abs(truth) > 4 * estimate.se
 
@@ -62,7 +62,7 @@ def test_the_bound_covers_where_few_pairs_differ(rate):
         differ = torch.rand(n, generator=generator) < rate
         there = torch.where(differ[:, None], here + 1.5, here)
         pair = Scores(-here, here, mask), Scores(-there, there, mask)
-        found = coupled_change(*pair, torch.arange(n), differ, EstimatorOptions("per_sequence"))
+        found = coupled_change(*pair, torch.arange(n), differ, EstimatorOptions("sequence"))
         covered += found.covers(1.5 * rate)
     assert covered / batches > 0.92
 
@@ -84,5 +84,5 @@ def test_of_a_small_batch_half_must_differ_for_an_error_of_its_own(different, bo
     differ, mask = torch.arange(10) < different, torch.ones(10, 1, dtype=torch.bool)
     there = torch.where(differ[:, None], here.square(), here)
     pair = Scores(-here, here, mask), Scores(-there, there, mask)
-    found = coupled_change(*pair, torch.arange(10), differ, EstimatorOptions("per_sequence"))
+    found = coupled_change(*pair, torch.arange(10), differ, EstimatorOptions("sequence"))
     assert bool(found.warnings) == bounded

@@ -183,7 +183,7 @@ def test_both_changes_of_a_step_agree_with_fresh_evaluation():
             continue
         printed += 1
         truths = (
-            exact.entropy_change(v, eta, "per_token"),
+            exact.entropy_change(v, eta, "token"),
             expected_reward(exact, v, eta) - expected_reward(exact, v, 0.0),
         )
         fresh = fresh_change(exact, v, eta, 20 * n, seed)

@@ -66,11 +66,11 @@ def test_entropies_are_those_of_the_library_on_the_same_responses(policy):
     prompts = choose_prompts(Digits().prompts, 5, 3, policy=policy)
     rollouts = draw_responses(policy, prompts, 4, random_numbers(3), max_new_tokens=6)
     assert rollouts.response_texts == found.records["text"].tolist()
-    for functional in ("per_token", "per_sequence"):
+    for per in ("token", "sequence"):
         for kind, of in (("entropy", ise.entropy), ("surprisal", ise.surprisal_entropy)):
-            expected = of(policy, rollouts, functional=functional)
-            assert found.metrics[f"{kind}_{functional}"].value == pytest.approx(expected.value)
-            assert found.metrics[f"{kind}_{functional}"].se == pytest.approx(expected.se)
+            expected = of(policy, rollouts, per=per)
+            assert found.metrics[f"{kind}_per_{per}"].value == pytest.approx(expected.value)
+            assert found.metrics[f"{kind}_per_{per}"].se == pytest.approx(expected.se)
 
 
 def test_a_stream_passed_over_gives_later_prompts_the_same_responses(policy):

@@ -87,13 +87,13 @@ def test_reverse_mode_and_both_forward_modes_agree_through_the_head(kind, frozen
     _, slope = score_along(policy, batch, v, 1)
     _, along = score_jvp(policy, batch, [v])
     torch.testing.assert_close(along.logprobs, slope.logprobs)
-    gradient = ise.entropy_gradient(policy, batch, functional="per_sequence", method="sequence")
+    gradient = ise.entropy_gradient(policy, batch, per="sequence", method="sequence")
     change = ise.entropy_change(
         policy,
         batch,
         v,
         [],
-        ise.EstimatorOptions(functional="per_sequence", method="sequence"),
+        ise.EstimatorOptions(per="sequence", method="sequence"),
         order=1,
     )
     reverse = sum(float((gradient[n] * v[n]).sum()) for n in v)

@@ -20,7 +20,7 @@ def test_sum_of_conditional_entropies_is_the_entropy_of_the_responses(name):
     exact = cases.exact(name)
     log_p = score(exact.policy, exact.rollouts).logprobs.sum(1)
     brute = -(log_p.exp() * log_p).sum() / exact.n_prompts
-    assert exact.entropy("per_sequence") == pytest.approx(float(brute), rel=1e-12)
+    assert exact.entropy("sequence") == pytest.approx(float(brute), rel=1e-12)
 
 
 def test_derivatives_of_one_softmax_are_the_closed_form():
@@ -40,18 +40,18 @@ def test_derivatives_of_one_softmax_are_the_closed_form():
     assert second == pytest.approx(expected[1] / 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", cases.POLICIES)
-def test_what_derivatives_leave_falls_eightfold_and_the_gradient_agrees(name, functional):
+def test_what_derivatives_leave_falls_eightfold_and_the_gradient_agrees(name, per):
     exact = cases.small_exact(name)
     v = cases.direction(exact.policy)
-    first, second = exact.derivatives(v, functional)
+    first, second = exact.derivatives(v, per)
 
     def remainder(eta):
-        return exact.entropy_change(v, eta, functional) - eta * first - eta**2 * second
+        return exact.entropy_change(v, eta, per) - eta * first - eta**2 * second
 
     assert abs(remainder(4e-3) / remainder(2e-3)) == pytest.approx(8, abs=0.8)
-    gradient = exact.entropy_gradient(functional)
+    gradient = exact.entropy_gradient(per)
     assert dot(gradient, v) == pytest.approx(first, rel=1e-8)
 
 

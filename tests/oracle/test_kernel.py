@@ -52,7 +52,7 @@ def test_the_kernel_form_of_the_first_order_is_the_derivative_of_the_entropy(nam
     v = multiply(P, weighted_gradient(policy, U, weights))
     probability = exact.probabilities() / exact.n_prompts
     by_kernel = -float((probability * probability.log()) @ exact_kernel(exact, P, columns=SOME) @ x)
-    assert by_kernel == pytest.approx(exact.derivatives(v, "per_sequence")[0], rel=1e-8)
+    assert by_kernel == pytest.approx(exact.derivatives(v, "sequence")[0], rel=1e-8)
 
 
 def test_rows_and_columns_are_those_asked_for():

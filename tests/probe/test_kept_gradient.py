@@ -27,16 +27,16 @@ def at_theta(made, theta):
     return ise.Policy(made.policy.model, made.policy.tokenizer, precision="float64")
 
 
-@pytest.mark.parametrize("functional", ["per_token", "per_sequence"])
-def test_the_kept_gradient_is_the_derivative_of_the_reading(tmp_path, functional):
-    options = ProbeOptions(log_every=1, functional=functional)
+@pytest.mark.parametrize("per", ["token", "sequence"])
+def test_the_kept_gradient_is_the_derivative_of_the_reading(tmp_path, per):
+    options = ProbeOptions(log_every=1, per=per)
     probe = Recorder(["1+2=", "5+4="], every=1, size=16, options=options)
     made = runs.trainer(tmp_path, probe=probe, steps=2)
     made.train()
     reading, gradient = probe.history[-1], probe.kept.tensors()
     v = {n: (probe.moved[n].double() - p) / reading.eta for n, p in probe.theta.items()}
     policy = at_theta(made, probe.theta)
-    change = ise.entropy_change(policy, probe.E, v, [], ise.EstimatorOptions(functional), order=1)
+    change = ise.entropy_change(policy, probe.E, v, [], ise.EstimatorOptions(per), order=1)
     by_gradient = sum(float((gradient[n].double() * v[n]).sum()) for n in v)
     assert by_gradient == pytest.approx(change.first_order.value, rel=1e-3)
 

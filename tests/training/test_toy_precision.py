@@ -26,11 +26,11 @@ def toy():
     return policy, batch, cases.direction(policy)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_change_over_first_order_is_one_down_to_1e_8(toy, functional):
+@pytest.mark.parametrize("per", cases.PERS)
+def test_change_over_first_order_is_one_down_to_1e_8(toy, per):
     policy, batch, v = toy
     etas = [1e-5, 1e-6, 1e-7, 1e-8]
-    sweep = ise.entropy_change(policy, batch, v, etas, ise.EstimatorOptions(functional), order=1)
+    sweep = ise.entropy_change(policy, batch, v, etas, ise.EstimatorOptions(per), order=1)
     for point in sweep.points:
         assert point.change.value / (point.eta * sweep.first_order.value) == pytest.approx(
             1, abs=1e-3

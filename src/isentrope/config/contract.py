@@ -5,7 +5,6 @@ The contract is what every checkpoint says of the run, so that its step can be r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from isentrope.checkpoint.infer.step import Use
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
-from isentrope.control.controls import COLUMN_OPTIONS
+from isentrope.control.controls import COLUMN_OPTIONS, options_in_files
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import draw_held_out
 from isentrope.control.run_control import RunControl
@@ -135,7 +134,7 @@ def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     targeted = section.target.kind != "none"
     return {
         "name": section.name,
-        "options": asdict(section.build()),
+        "options": options_in_files(section.build()),
         "target": section.target.model_dump(exclude_none=True) if targeted else None,
         "feedback": section.feedback.model_dump() if targeted else None,
     }

@@ -11,7 +11,7 @@ from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import Name, NonEmpty, Order
 from isentrope.estimators.options import EstimatorOptions
-from isentrope.nouns.choices import ADVANTAGES_OF, AnyObjective, Functional, Method
+from isentrope.nouns.choices import ADVANTAGES_OF, PER_OF, AnyObjective, Functional, Method
 from isentrope.system.number_types import Count, OpenShare, Positive, Rate
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
@@ -114,7 +114,7 @@ class EstimatorConfig(Section):
         """Which entropy, by which weighted method, and the coverage of intervals."""
         # "resampled" has its derivatives from "prefix"
         method = "prefix" if self.method == "resampled" else self.method
-        return EstimatorOptions(self.functional, method, self.confidence)
+        return EstimatorOptions(PER_OF[self.functional], method, self.confidence)
 
     @property
     def advantage_rule(self) -> str:

@@ -7,11 +7,11 @@ The pathwise part differentiates H at the positions that were sampled (d = β/N)
 the effect of a token on the positions that follow (c' = c + β G/N): H_ij depends on the tokens
 before j, so G_ik sums over j > k, and subtracts h per following token. b_ik is the mean of the same
 sum over the other responses to the prompt that have a token at k; it depends on other responses
-alone, so it changes no expectation. per_sequence is β ℋ, ℋ = Σ_ik H_ik / n:
+alone, so it changes no expectation. Per sequence it is β ℋ, ℋ = Σ_ik H_ik / n:
 G_ik = Σ_{j>k} H_ij − b_ik, over n in place of N.
 
-`per_sequence` is unbiased for responses as they are sampled; `per_token` has the error O(1/n) of a
-ratio of means. An update batch omits groups with equal rewards, so both are gradients of the
+Per sequence it is unbiased for responses as they are sampled; per token it has the error O(1/n) of
+a ratio of means. An update batch omits groups with equal rewards, so both are gradients of the
 entropy on the prompts and responses that are kept.
 
 Source: the pathwise part is TRL's `entropy_coef`, verl's `entropy_coeff`, OpenRLHF's
@@ -20,26 +20,29 @@ mean is over the tokens of the batch, where TRL takes that of each micro-batch. 
 new here.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator
 
 from isentrope.control.base import Rewritten, TokenRule, options
 from isentrope.estimators.jackknife import Units
+from isentrope.nouns.choices import Per, PerOption, require_per
 
 
 @options
-class Bonus(TokenRule):
+class Bonus(PerOption, TokenRule):
     """Add β times the mean entropy to the objective.
 
     Attributes:
         strength: β, per nat.
         mode: "pathwise" or "complete".
-        functional: "per_token" (h) or "per_sequence" (ℋ).
+        per: "token" (h) or "sequence" (ℋ); `functional` in files, per_token or per_sequence.
         baseline: "group", or "none" for b = 0.
     """
 
     strength: float = 0.005
     mode: Literal["pathwise", "complete"] = "pathwise"
-    functional: Literal["per_token", "per_sequence"] = "per_token"
+    per: Annotated[Per, BeforeValidator(require_per)] = "token"
     baseline: Literal["group", "none"] = "group"
     two_sided: ClassVar[bool] = True
     multiples: ClassVar[tuple[float, ...]] = (1.0, 4.0, 16.0)
@@ -48,7 +51,7 @@ class Bonus(TokenRule):
         """Add the bonus."""
         mask = tokens.mask.double()
         H = tokens.entropies
-        per_token = self.functional == "per_token"
+        per_token = self.per == "token"
         scale = strength / (float(mask.sum()) if per_token else len(mask))
         if self.mode == "pathwise":
             return Rewritten(tokens.weights, scale * mask)

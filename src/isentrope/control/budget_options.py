@@ -2,16 +2,16 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from isentrope.control.base import Count, Positive, options
 from isentrope.control.gradients import GROUPS_PER_SAMPLE
-from isentrope.nouns.choices import Functional
+from isentrope.nouns.choices import Per, PerOption, require_per
 from isentrope.system.one_line import changed_fields, one_line
 
 
 @options
-class BudgetOptions:
+class BudgetOptions(PerOption):
     """Options of an entropy budget.
 
     Attributes:
@@ -19,8 +19,8 @@ class BudgetOptions:
         largest: Bound on ‖λu‖ as a multiple of ‖v‖, in the norm √<x, P⁻¹x>.
         range: Bound on |ηλc|, the change of entropy by the correction, beyond the step's own change
             ηv, as a share of the entropy.
-        functional: "per_sequence", nats per response, or "per_token": a ratio, which shorter
-            responses hold too.
+        per: "sequence", nats per response, or "token": a ratio, which shorter responses hold too;
+            `functional` in files, per_sequence or per_token.
         where: The class of positions whose entropy counts: "first token", "high entropy", "solved
             prompt", "unsolved prompt", or a regular expression between slashes that the response
             so far ends in; None for all.
@@ -36,7 +36,7 @@ class BudgetOptions:
     strength: Positive = 1.0
     largest: Positive = 1.0
     range: Positive = 0.2
-    functional: Functional = "per_sequence"
+    per: Annotated[Per, BeforeValidator(require_per)] = "sequence"
     where: Annotated[str, Field(min_length=1)] | None = None
     size: Annotated[int, Field(ge=4 * GROUPS_PER_SAMPLE)] = 64
     every: Count = 2

@@ -6,9 +6,9 @@ own is a class in a Python file, named FILE.py:NAME, as those of examples/contro
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from isentrope.control.trainer_fields import (
     Gspo,
     TrainerFields,
 )
+from isentrope.nouns.choices import PER_OF, Functional, PerOption
 from isentrope.system.python_file import FILE_NAME, load_file_name
 
 TOKEN_CONTROLS: dict[str, type[TokenRule]] = {"clip_cov": ClipCov, "repo_r": RepoR, "bonus": Bonus}
@@ -126,10 +127,18 @@ def build(
     """
     control = control_class(name)
     arguments = dict(options or {})
-    allowed = {field.name for field in fields(control)} - {"strength"}
+    allowed = {_name_in_files(control, field.name) for field in fields(control)} - {"strength"}
     if unknown := sorted(arguments.keys() - allowed):
         words = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
+    if "functional" in arguments and issubclass(control, PerOption):
+        functional = arguments.pop("functional")
+        if functional not in get_args(Functional):
+            raise ValueError(
+                f"The control {name!r}: functional: Input should be 'per_sequence' or 'per_token', "
+                f"got {functional!r}."
+            )
+        arguments["per"] = PER_OF[functional]
     if strength is not None:
         arguments["strength"] = strength
     try:
@@ -140,3 +149,23 @@ def build(
         message = refusal["msg"].removeprefix("Value error, ")
         got = f", got {refusal['input']!r}" if place else ""
         raise ValueError(f"The control {name!r}: {place}{message}{got}.") from error
+
+
+def options_in_files(control: Any) -> dict[str, Any]:
+    """All options of a control, its strength among them, as files name them.
+
+    Args:
+        control: What `build` made.
+
+    Returns:
+        The values by name.
+    """
+    options = {_name_in_files(type(control), k): value for k, value in asdict(control).items()}
+    if isinstance(control, PerOption):
+        options["functional"] = control.functional
+    return options
+
+
+def _name_in_files(control: type, field: str) -> str:
+    """What files call a field of a control."""
+    return "functional" if field == "per" and issubclass(control, PerOption) else field

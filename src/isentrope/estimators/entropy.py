@@ -19,7 +19,7 @@ from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import cotangents, score_batch
 from isentrope.models.architecture import derivative_of_scores
-from isentrope.nouns.choices import Functional, Method
+from isentrope.nouns.choices import Method, Per
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -28,41 +28,37 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 
 
-def entropy(
-    policy: Policy, rollouts: Rollouts, *, functional: Functional = "per_token"
-) -> Estimate:
+def entropy(policy: Policy, rollouts: Rollouts, *, per: Per = "token") -> Estimate:
     """Rao-Blackwell entropy: exact conditional entropies along sampled prefixes.
 
     Args:
         policy: The policy that sampled the rollouts.
         rollouts: An unfiltered E-batch.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
+        per: "token" (h) or "sequence" (ℋ).
 
     Returns:
         h in nats per token or ℋ in nats per sequence.
     """
-    return _average(policy, rollouts, functional, "rao-blackwell")
+    return _average(policy, rollouts, per, "rao-blackwell")
 
 
-def surprisal_entropy(
-    policy: Policy, rollouts: Rollouts, *, functional: Functional = "per_token"
-) -> Estimate:
+def surprisal_entropy(policy: Policy, rollouts: Rollouts, *, per: Per = "token") -> Estimate:
     """Entropy as mean surprisal −S: higher variance, kept as reference.
 
     Args:
         policy: The policy that sampled the rollouts.
         rollouts: An unfiltered E-batch.
-        functional: "per_token" or "per_sequence".
+        per: "token" or "sequence".
 
     Returns:
         h in nats per token or ℋ in nats per sequence.
     """
-    return _average(policy, rollouts, functional, "surprisal")
+    return _average(policy, rollouts, per, "surprisal")
 
 
-def _average(policy: Policy, rollouts: Rollouts, functional: Functional, method: str) -> Estimate:
+def _average(policy: Policy, rollouts: Rollouts, per: Per, method: str) -> Estimate:
     """F with H, or with the surprisal in its place."""
-    sample = score_batch(policy, rollouts, EstimatorOptions(functional, "sequence"))
+    sample = score_batch(policy, rollouts, EstimatorOptions(per, "sequence"))
     terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
     f = sample.functional
     ratios = sample.log_ratios
@@ -76,7 +72,7 @@ def entropy_gradient(
     policy: Policy,
     rollouts: Rollouts,
     *,
-    functional: Functional = "per_token",
+    per: Per = "token",
     method: Method = "prefix",
 ) -> Vector:
     """Gradient of ℋ or h by the trainable parameters.
@@ -84,7 +80,7 @@ def entropy_gradient(
     Args:
         policy: The policy that sampled the rollouts.
         rollouts: An unfiltered E-batch.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
+        per: "token" (h) or "sequence" (ℋ).
         method: The estimator whose derivative this is.
 
     Returns:
@@ -93,8 +89,9 @@ def entropy_gradient(
     Raises:
         DerivativeError: If the model's derivatives are wrong.
     """
+    estimator = EstimatorOptions(per, method)
     require_derivatives(policy, rollouts, "backward")
-    sample = score_batch(policy, rollouts, EstimatorOptions(functional, method))
+    sample = score_batch(policy, rollouts, estimator)
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):
         return weighted_gradient(policy, rollouts, by_logprob, by_entropy)

@@ -27,7 +27,7 @@ from isentrope.estimators.sample import (
     statistics_of_sample,
 )
 from isentrope.estimators.sweep import ChangeAtRate, SweepRow, orders_at
-from isentrope.nouns.choices import Functional, Method
+from isentrope.nouns.choices import PER_OF, Method, Per, PerOption
 from isentrope.nouns.columns import printed_columns
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -50,7 +50,7 @@ known; None where the scores are not finite."""
 
 
 @dataclass(frozen=True)
-class EntropyChange:
+class EntropyChange(PerOption):
     """A sweep of ΔH over learning rates, with its predictions.
 
     Attributes:
@@ -61,7 +61,7 @@ class EntropyChange:
         linear_range: η*, or None; with Fieller's interval, which has no upper end where δH₂ may be
             0.
         points: One per learning rate, in the order given.
-        functional: "per_token" or "per_sequence".
+        per: "token" or "sequence".
         method: The estimator.
         sample: The scored E-batch behind all numbers.
         moved: The same batch scored at each learning rate, and how far each distribution moved.
@@ -75,7 +75,7 @@ class EntropyChange:
     second_order: Estimate | None
     linear_range: Estimate | None
     points: list[ChangeAtRate]
-    functional: Functional
+    per: Per
     method: Method
     sample: ScoredBatch = field(repr=False)
     moved: Sequence[MovedScores] = field(default=(), repr=False)
@@ -251,7 +251,7 @@ def change_of_sample(
         second_order=second,
         linear_range=linear_range,
         points=points,
-        functional=f.functional,
+        per=PER_OF[f.functional],
         method=f.method,
         sample=sample,
         moved=moved,

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
-from isentrope.nouns.choices import Functional, Method
+from isentrope.nouns.choices import Method, Per, PerOption
 
 
 @dataclass(frozen=True)
-class EstimatorOptions:
+class EstimatorOptions(PerOption):
     """Which entropy is estimated, by which method, and how wide intervals are.
 
     Attributes:
-        functional: "per_token" (h) or "per_sequence" (ℋ).
+        per: "token" (h) or "sequence" (ℋ).
         method: "prefix", "sequence", "doubly-robust" or "surprisal".
         confidence: Nominal coverage of the intervals.
     """
 
-    functional: Functional = "per_token"
+    per: Per = "token"
     method: Method = "prefix"
     confidence: float = 0.95

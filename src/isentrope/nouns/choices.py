@@ -3,10 +3,15 @@
 Configurations are read before any library of tensors is imported, so nothing is imported here.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Functional = Literal["per_sequence", "per_token"]
-"""The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
+"""The entropy that is estimated, in formulas and files: ℋ of a response, or h of a token (T1)."""
+
+Per = Literal["token", "sequence"]
+"""The same in Python: `per="token"` is `functional: per_token` of a file."""
+FUNCTIONAL_OF: dict[Per, Functional] = {"token": "per_token", "sequence": "per_sequence"}
+PER_OF: dict[Functional, Per] = {functional: per for per, functional in FUNCTIONAL_OF.items()}
 
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 """Estimators of entropy under other weights than the sampler's (T2)."""
@@ -68,3 +73,37 @@ ALL_METRICS: tuple[Metric, ...] = get_args(Metric)
 
 Decoding = Literal["sampled", "greedy"]
 """Responses drawn from the policy, or the likeliest token at every position."""
+
+
+class PerOption:
+    """What has an option `per`, which formulas and files call `functional`."""
+
+    per: Per
+
+    def __post_init__(self) -> None:
+        require_per(self.per)
+
+    @property
+    def functional(self) -> Functional:
+        """The entropy by its name in formulas and files."""
+        return FUNCTIONAL_OF[self.per]
+
+
+def require_per(per: Any) -> Per:
+    """The value itself, if it is one of `per`.
+
+    Args:
+        per: What was given for it.
+
+    Returns:
+        "token" or "sequence".
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if per not in get_args(Per):
+        meant = str(per).removeprefix("per_")
+        choices = [meant] if meant in get_args(Per) else get_args(Per)
+        written = " or ".join(f'per="{choice}"' for choice in choices)
+        raise ValueError(f'per={per!r} is neither "token" nor "sequence": write {written}.')
+    return per

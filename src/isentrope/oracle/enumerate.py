@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.nouns.choices import Functional
+from isentrope.nouns.choices import Per, require_per
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.oracle.plain import Tree, derivatives, gradients, unflattened
@@ -111,7 +111,7 @@ class ExactPolicy:
 
     def entropy(
         self,
-        functional: Functional = "per_token",
+        per: Per = "token",
         *,
         direction: Vector | None = None,
         eta: float = 0.0,
@@ -119,7 +119,7 @@ class ExactPolicy:
         """ℋ or h at θ, or at θ + ηv.
 
         Args:
-            functional: "per_token" or "per_sequence".
+            per: "token" or "sequence".
             direction: v, or None for θ itself.
             eta: η.
 
@@ -127,54 +127,50 @@ class ExactPolicy:
             Nats per token, or per sequence.
         """
         params = self._move(direction, eta) if direction else self.policy.theta
-        return float(self._evaluate(params, functional))
+        return float(self._evaluate(params, per))
 
-    def entropy_change(
-        self, direction: Vector, eta: float, functional: Functional = "per_token"
-    ) -> float:
+    def entropy_change(self, direction: Vector, eta: float, per: Per = "token") -> float:
         """ΔH(η) exactly.
 
         Args:
             direction: v.
             eta: η.
-            functional: "per_token" or "per_sequence".
+            per: "token" or "sequence".
 
         Returns:
             Nats per token, or per sequence.
         """
-        moved = self.entropy(functional, direction=direction, eta=eta)
-        return moved - self.entropy(functional)
+        moved = self.entropy(per, direction=direction, eta=eta)
+        return moved - self.entropy(per)
 
-    def derivatives(
-        self, direction: Vector, functional: Functional = "per_token"
-    ) -> tuple[float, float]:
+    def derivatives(self, direction: Vector, per: Per = "token") -> tuple[float, float]:
         """(δH₁, δH₂): first derivative and half the second along v, per unit η and η².
 
         Args:
             direction: v.
-            functional: "per_token" or "per_sequence".
+            per: "token" or "sequence".
 
         Returns:
             The two numbers.
         """
 
         def value(eta: float) -> float:
-            return self.entropy(functional, direction=direction, eta=eta)
+            return self.entropy(per, direction=direction, eta=eta)
 
         first, second = derivatives(value, self._find_step(direction))
         return first, second / 2
 
-    def entropy_gradient(self, functional: Functional = "per_token") -> Vector:
+    def entropy_gradient(self, per: Per = "token") -> Vector:
         """∂_θ ℋ or ∂_θ h, by differences: four evaluations per parameter.
 
         Args:
-            functional: "per_token" or "per_sequence".
+            per: "token" or "sequence".
 
         Returns:
             The gradient by parameter name.
         """
         theta = self.policy.theta
-        gradient = gradients(lambda params: self._evaluate(params, functional)[None], theta)[0]
+        gradient = gradients(lambda params: self._evaluate(params, per)[None], theta)[0]
         return unflattened(gradient, theta)
 
     def draw(self, n: int, seed: int, probabilities: Tensor | None = None) -> Tensor:
@@ -217,13 +213,13 @@ class ExactPolicy:
     def _move(self, direction: Vector, eta: float) -> Vector:
         return {n: p + eta * direction[n].to(p) for n, p in self.policy.theta.items()}
 
-    def _evaluate(self, params: Vector, functional: Functional) -> Tensor:
+    def _evaluate(self, params: Vector, per: Per) -> Tensor:
         """ℋ or h, a scalar tensor."""
         log_p, entropies = self._score(params)
         probability = log_p.exp() / self.n_prompts
         entropy = probability @ entropies
         length = probability @ self._score.lengths
-        return entropy / length if functional == "per_token" else entropy
+        return entropy / length if require_per(per) == "token" else entropy
 
     def _find_step(self, direction: Vector) -> float:
         """η at which log-probabilities move by about 1.5 nats, the farthest of them."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.nouns.choices import Functional, Method, Preconditioning
+from isentrope.nouns.choices import Method, Per, PerOption, Preconditioning
 from isentrope.sampling.advantages import RewardFunction
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.one_line import changed_fields, one_line
@@ -39,13 +39,13 @@ def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
 
 
 @dataclass(frozen=True)
-class ProbeOptions:
+class ProbeOptions(PerOption):
     """What a reading is.
 
     Attributes:
         log_every: Also predict every so many steps, by the gradient of the last reading
             (`kept_gradient`): one backward pass per reading, and O(d) per prediction.
-        functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
+        per: "token" (h) or "sequence" (ℋ), of every change.
         method: "prefix" or "sequence".
         second_order: Also δH₂ and the linear range, at about twice the cost.
         fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
@@ -62,7 +62,7 @@ class ProbeOptions:
     """
 
     log_every: int | None = None
-    functional: Functional = "per_token"
+    per: Per = "token"
     method: Method = "prefix"
     second_order: bool = False
     fresh: bool = False

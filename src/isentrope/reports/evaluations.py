@@ -82,7 +82,7 @@ def unit_of_log(config: Sections, column: str) -> str:
     control = config.get("control", {})
     if column.startswith("control/") and control.get("name") == "budget":
         options = control.get("options") or {}
-        functional = options.get("functional", BudgetOptions.functional)
+        functional = options.get("functional", BudgetOptions().functional)
     return UNITS.get(str(functional), "nats")
 
 

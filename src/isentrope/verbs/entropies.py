@@ -91,7 +91,7 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
 
 def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Defined:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
-    scored = score_batch(ready.policy, batch, EstimatorOptions("per_token", "sequence"))
+    scored = score_batch(ready.policy, batch, EstimatorOptions("token", "sequence"))
     n = len(batch)
     arguments = ready.checkpoint.argument_fields
     section = ready.config.entropies

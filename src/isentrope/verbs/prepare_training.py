@@ -28,6 +28,7 @@ from isentrope.config.trl import grpo_options, shards_weights, training_device
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.models.sharding import shard_base
+from isentrope.nouns.choices import PER_OF
 from isentrope.planning.room import require_room_to_train
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
@@ -232,14 +233,13 @@ def _describe_run(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str,
 
 _AS_CONFIGURED = {
     "log_every",
-    "functional",
     "method",
     "second_order",
     "fresh",
     "preconditioning",
     "position_pattern",
 }
-"""Settings of the probe that are its options."""
+"""Settings of the probe that are its options by the same names."""
 
 
 def _make_observers(
@@ -267,6 +267,7 @@ def _make_observers(
     if probing.enabled:
         options = ProbeOptions(
             **probing.model_dump(include=_AS_CONFIGURED),
+            per=PER_OF[probing.functional],
             seed=training.seed,
             decay=probing.decay,
             reward=task if probing.price else None,

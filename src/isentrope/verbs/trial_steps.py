@@ -174,10 +174,7 @@ class TrialSteps:
         """Gradient on the controls' own E, as a strength is judged on another one."""
         options = self._ready.estimator.options
         return entropy_gradient(
-            self._ready.policy,
-            self.control_batch,
-            functional=options.functional,
-            method=options.method,
+            self._ready.policy, self.control_batch, per=options.per, method=options.method
         )
 
     def trial(self, control: str, strength: float) -> Trial:

@@ -31,10 +31,11 @@ def find_variance(ready: Prepared) -> VarianceResult:
     eta = ready.rate
     v = ready.step.direction
     clock = ready.clock
+    per = ready.estimator.options.per
     functional = ready.estimator.functional
     relative_error = ready.analysis.wanted_error
     with clock.stage("derivatives"):
-        sample = score_batch(policy, E, EstimatorOptions(functional), direction=v, order=1)
+        sample = score_batch(policy, E, EstimatorOptions(per), direction=v, order=1)
     f = sample.functional
     with clock.stage("moved"):
         moved = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]

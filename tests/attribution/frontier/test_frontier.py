@@ -24,13 +24,13 @@ def flat(vector, theta):
 
 
 @cache
-def enumerated(name, functional):
+def enumerated(name, per):
     """g_J and g_H of a small policy, each flat, by differences."""
     exact = cases.small_exact(name)
     rewards = rewards_of(exact.rollouts).double() / exact.n_prompts
     theta = exact.policy.theta
     reward = gradients(lambda params: (exact.probabilities(params) @ rewards)[None], theta)[0]
-    return reward, flat(exact.entropy_gradient(functional), theta)
+    return reward, flat(exact.entropy_gradient(per), theta)
 
 
 def step_of(exact, size, seed=1):
@@ -54,18 +54,18 @@ def step_of(exact, size, seed=1):
     return U, compute_step(policy, U, optimizer, max_response_length=LENGTH)
 
 
-def found(exact, step, prompts, functional="per_token"):
-    return ise.frontier(exact.policy, batch(exact, prompts, 5), step, EstimatorOptions(functional))
+def found(exact, step, prompts, per="token"):
+    return ise.frontier(exact.policy, batch(exact, prompts, 5), step, EstimatorOptions(per))
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", ["table", "qwen2"])
-def test_every_number_is_the_enumerated_one_within_its_error(name, functional):
+def test_every_number_is_the_enumerated_one_within_its_error(name, per):
     exact = cases.small_exact(name)
     _, step = step_of(exact, 16)
-    edge = found(exact, step, 3000, functional)
+    edge = found(exact, step, 3000, per)
     theta = exact.policy.theta
-    rows = torch.stack(enumerated(name, functional))
+    rows = torch.stack(enumerated(name, per))
     P = flat(step.preconditioner, theta)
     free = flat(step.components["gradient"], theta)
     radius = float((free.square() / P).sum())
@@ -103,7 +103,7 @@ def test_a_shrunk_step_reaches_the_same_share_and_a_step_along_the_gradient_all(
     whole = found(exact, step, 400)
     assert found(exact, shrunk, 400).reached.value == pytest.approx(whole.reached.value)
     assert 0 < whole.reached.value < 1
-    reward, _ = enumerated("qwen2", "per_token")
+    reward, _ = enumerated("qwen2", "token")
     along = {}
     for name, p in exact.policy.theta.items():
         part, reward = reward[: p.numel()], reward[p.numel() :]
@@ -127,7 +127,7 @@ def test_a_batch_that_is_too_small_says_how_many_prompts_would_do():
 def test_no_step_keeps_entropy_where_momentum_loses_more_than_the_length_gives_back():
     exact = cases.small_exact("qwen2")
     _, step = step_of(exact, 16)
-    _, entropy = enumerated("qwen2", "per_token")
+    _, entropy = enumerated("qwen2", "token")
     against = {}
     for name, p in exact.policy.theta.items():
         part, entropy = entropy[: p.numel()], entropy[p.numel() :]

@@ -25,12 +25,12 @@ def edge_of(exact, step, prompts=3000):
     return Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", ["table", "qwen2"])
-def test_no_free_part_of_the_length_lies_outside_of_the_enumerated_ellipse(name, functional):
+def test_no_free_part_of_the_length_lies_outside_of_the_enumerated_ellipse(name, per):
     exact = cases.small_exact(name)
     _, step = step_of(exact, 16)
-    rows = torch.stack(enumerated(name, functional))
+    rows = torch.stack(enumerated(name, per))
     P = flat(step.preconditioner, exact.policy.theta)
     free = flat(step.components["gradient"], exact.policy.theta)
     length = float((free.square() / P).sum().sqrt())
@@ -67,7 +67,7 @@ def test_a_part_along_a_gradient_is_nearer_to_the_edge_than_a_step_of_a_small_ba
     _, step = step_of(exact, 16)
     edge = edge_of(exact, step)
     theta = exact.policy.theta
-    reward, _ = enumerated("qwen2", "per_token")
+    reward, _ = enumerated("qwen2", "token")
     gradient = {}
     for name, p in theta.items():
         head, reward = reward[: p.numel()], reward[p.numel() :]

@@ -29,7 +29,7 @@ def frontier(
         policy: The policy at θ.
         E: An unfiltered batch with rewards, of other prompts than the step's.
         step: The step of the optimizer on its own batch.
-        options: The functional, "per_token" or "per_sequence", and the confidence.
+        options: Which entropy, by `per`, and the confidence.
         groups: Groups of E's prompts that errors are over, 8 or more.
         where: Where the gradients of the groups are held: "device", "cpu" or "disk".
 
