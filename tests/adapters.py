@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from isentrope.training.models import fresh_adapter
 from isentrope.training.supervised import save_model
 from tests.cases import twin

@@ -21,13 +21,11 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from isentrope import Policy, Rollouts, Scores
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.oracle import ExactPolicy, TabularPolicy, enumerate_policy
-from isentrope.policy.language_model import Policy
-from isentrope.policy.token_statistics import Scores
 
 POLICIES = ("table", "qwen2", "llama")
 ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")

@@ -22,10 +22,10 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 
+from isentrope import Policy
 from isentrope.checkpoint.convert.distributed import require_inert
 from isentrope.checkpoint.convert.write import convert
 from isentrope.checkpoint.infer.arguments import read_training_arguments
-from isentrope.policy.language_model import Policy
 from isentrope.system import file_contents, reading
 from isentrope.system.errors import IsentropeError
 from isentrope.system.inert import Inert, load_pickle, load_torch

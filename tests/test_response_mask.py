@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import Rollouts, score
 from isentrope.estimators.functional import Functionals
-from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.nouns.rollouts import concatenate
 from isentrope.nouns.vectors import dot
-from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.update.objective import token_weights
 from isentrope.update.step import compute_step

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.files import MANIFEST, MARKER
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
+from isentrope import AuditOptions, Scores, audit
 from isentrope.attribution.mid_ranks import WeightedRanks
 from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
-from isentrope.attribution.proxies.audit import AuditOptions, audit
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.nouns.estimate import NO_SPREAD
-from isentrope.policy.token_statistics import Scores
 
 TOP = (0.001, 0.1, 0.3)
 

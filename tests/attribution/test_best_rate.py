@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from isentrope import Estimate
 from isentrope.attribution.noise.consequences import BestRate, averaged_batches
-from isentrope.nouns.estimate import Estimate
 
 
 def estimate(value, half=0.0):

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.gradients.storage_plan import GradientOptions
+from isentrope import GradientOptions, InfluenceOptions, influence, score
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import axpy
-from isentrope.policy.scoring import score
 from isentrope.results.answers.classes import is_it_all
 from isentrope.system.formatting import PAGE
 from tests import cases

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from isentrope.attribution.noise.consequences import entropy_noise_scale
+from isentrope import entropy_noise_scale
 from isentrope.estimators.tail import tail_degrees_of_freedom
 
 

@@ -5,13 +5,16 @@ from functools import cache
 import pytest
 import torch
 
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.projection import influence_shares
-from isentrope.attribution.noise.scale import noise_scale
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.options import EstimatorOptions
-from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope import (
+    EstimatorOptions,
+    InfluenceOptions,
+    Rollouts,
+    entropy_change,
+    influence,
+    influence_shares,
+    noise_scale,
+)
+from isentrope.nouns.rollouts import concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import compute_step

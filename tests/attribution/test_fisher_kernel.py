@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import FisherKernel, GradientOptions, Rollouts, fisher_kernel, score
 from isentrope.nouns.vectors import multiply
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 from tests.attribution.test_gram import dense
 from tests.attribution.test_sequence_gradients import score_sums

@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope import GradientOptions
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
-from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage, plan_storage
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
 from tests.attribution.test_sequence_gradients import POLICIES, gradients

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
+from isentrope import GradientOptions, InfluenceOptions, influence
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.gradients.storage_plan import Storage
 from tests.attribution.test_influence import setting
 
 WHERE = ("device", "cpu", "disk")

@@ -6,20 +6,23 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope import (
+    EstimatorOptions,
+    GradientOptions,
+    InfluenceOptions,
+    Rollouts,
+    entropy_change,
+    entropy_gradient,
+    influence,
+    score,
+)
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, gradients_by_group
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import default_groups, influence
-from isentrope.estimators.entropy import entropy_gradient
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.options import EstimatorOptions
+from isentrope.attribution.influence.influence import default_groups
 from isentrope.estimators.sample import cotangents, score_batch
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score
 from isentrope.update.step import compute_step
 from tests import cases
 from tests.update.directions import sequence_directions

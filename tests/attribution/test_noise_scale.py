@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
+from isentrope import GradientOptions, noise_scale
+from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.objective import token_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs
 from isentrope.policy.gradient import weighted_gradient

@@ -5,12 +5,10 @@ import math
 import pytest
 import torch
 
+from isentrope import Policy, Rollouts, Scores, score
 from isentrope.attribution.proxies import proxies
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
-from isentrope.policy.token_statistics import Scores
+from isentrope.policy.scoring import score_along
 from isentrope.update.step import compute_step
 from tests import cases
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from isentrope import GradientOptions
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.policy.gradient import weighted_gradient
 from tests import cases

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from isentrope import Policy, Rollouts
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from tests import cases
 
 

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.projection import influence_shares
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.options import EstimatorOptions
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import (
+    EstimatorOptions,
+    InfluenceOptions,
+    Rollouts,
+    entropy_change,
+    influence,
+    influence_shares,
+)
 from tests import cases
 from tests.attribution import differences
 from tests.attribution.test_influence import setting

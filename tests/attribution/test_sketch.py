@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import GradientOptions
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
-from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from tests import cases
 

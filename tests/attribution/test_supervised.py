@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from isentrope import GradientOptions, Rollouts, score
 from isentrope.attribution.fisher.second_order import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 POLICIES = [("table", "loop"), ("qwen2", "hooks"), ("llama", "hooks")]

@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 
+from isentrope import Policy, Rollouts, score
 from isentrope.checks.draws import count_draws
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.policy.tails import FILTER_SETTINGS, tail_places
 from tests import cases
 

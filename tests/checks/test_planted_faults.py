@@ -5,12 +5,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
+from isentrope import Policy, Rollouts, sample, score
 from isentrope.checks import check_adapter, check_instrument, check_optimizer, check_sampler
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
-from isentrope.sampling.generate import sample
 from tests import cases
 
 VOCABULARY, LENGTH = 120, 8

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from isentrope import MeasureResult, NoiseResult
 from isentrope.cli.console import show
-from isentrope.results.results import MeasureResult, NoiseResult
 from tests.reports.made_up import estimate, influence, loaded, measure, noise, tables
 
 

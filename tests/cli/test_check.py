@@ -6,11 +6,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from isentrope import Policy, sample, with_advantages
 from isentrope.cli.chapters import chapters
 from isentrope.cli.main import app
-from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import with_advantages
-from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import longest_response
 from tests.tiny_checkpoint import PROMPTS, copied, settings
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from isentrope import Estimate
 from isentrope.checks import Finding
-from isentrope.nouns.estimate import Estimate
 from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.tables import printed_evaluation, printed_findings
 

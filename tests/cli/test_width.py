@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
+from isentrope import Estimate
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, fitting, print_table, show
 from isentrope.nouns.columns import Column
-from isentrope.nouns.estimate import Estimate
 from isentrope.results.answers.blocks import Table
 from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.tables import printed_evaluation, printed_findings

@@ -11,10 +11,10 @@ from typer import Option
 from typer.testing import CliRunner
 
 import isentrope as ise
+from isentrope import Result
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
 from isentrope.commands.command import Sets
 from isentrope.commands.measuring import OnCheckpoints
-from isentrope.results.result import Result
 from isentrope.results.verbs import Verb
 from tests.tiny_checkpoint import settings
 

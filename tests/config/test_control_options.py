@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from isentrope import Prompt
 from isentrope.config.contract import (
     contract_entry,
     objective_of,
@@ -14,7 +15,6 @@ from isentrope.config.contract import (
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl import grpo_options
-from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train
 from tests.control.examples import CLIP_B, INFLUENCE_CLIP, PASS_AT_K, RANDOM_MASK, STARE
 from tests.training import runs

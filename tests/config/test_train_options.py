@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from isentrope import with_advantages
 from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.contract import advantages_of, objective_of
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.sampling.advantages import with_advantages
 from isentrope.update.objective import token_weights
 from tests.training import runs
 

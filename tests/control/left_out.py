@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isentrope import Rollouts, score
 from isentrope.control.gradients import ControlSample, gradients_of_rows, slope_along
 from isentrope.control.leave_one_out import read_half
 from isentrope.nouns.choices import Per
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle import ExactPolicy
-from isentrope.policy.scoring import score
 from isentrope.probe.coming_step import ComingStep
 from tests import cases
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from isentrope import Policy, score
 from isentrope.control.base import Tokens
 from isentrope.control.bonus import Bonus
 from isentrope.nouns.vectors import Vector
 from isentrope.oracle import enumerate_policy
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from tests import cases
 from tests.control.batches import batch, padded, places
 

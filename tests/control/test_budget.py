@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import BudgetOptions, EntropyBudget, Policy, Rollouts
 from isentrope.checkpoint.record.next_update import CONTROL_FILE, read_control, read_next_update
 from isentrope.checkpoint.step import with_control
 from isentrope.cli.commands import MEASURING
@@ -16,12 +17,8 @@ from isentrope.commands.measure import measure
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control import budget
-from isentrope.control.budget import EntropyBudget
-from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.own_rollouts import OwnRollouts
 from isentrope.estimators.paired import PairedSteps
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from isentrope.system.errors import IsentropeError
 from isentrope.update.step import compute_step
 from isentrope.verbs.loop import run_verb

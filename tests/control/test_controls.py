@@ -107,11 +107,3 @@ def test_a_control_of_a_file_keeps_the_promise(promise, user_file):
 def test_an_object_of_a_file_that_is_no_control_is_refused(name, message, user_file):
     with pytest.raises(ValueError, match=message):
         controls.build(f"{user_file}:{name}")
-
-
-def test_a_file_that_is_missing_or_does_not_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file"):
-        controls.build(f"{tmp_path / 'none.py'}:Halved")
-    (tmp_path / "broken.py").write_text("1 / 0")
-    with pytest.raises(ValueError, match=r"does not run: ZeroDivisionError"):
-        controls.build(f"{tmp_path / 'broken.py'}:Halved")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.control.budget_options import BudgetOptions
+from isentrope import BudgetOptions
 from isentrope.control.correction import GradientMeans, Request, correct, effects_of
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.kalman_filter import KalmanFilter

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from isentrope.control.feedback import Feedback, Gains, Target
+from isentrope import Target
+from isentrope.control.feedback import Feedback, Gains
 
 
 def run(feedback, h, steps, drift=-0.02, gain=1.0):

@@ -10,15 +10,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
+from isentrope import Policy, Prompt, Target
 from isentrope.control import controls
 from isentrope.control.base import Tokens
-from isentrope.control.feedback import Feedback, Target
+from isentrope.control.feedback import Feedback
 from isentrope.control.measured import draw_held_out, kept_mass, token_influence
 from isentrope.control.run_control import RunControl
 from isentrope.control.trial import controlled_batch
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.objective import sequence_weights
 from isentrope.update.step import compute_step

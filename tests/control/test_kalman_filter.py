@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope import Policy, score
 from isentrope.control.gradients import ControlSample
 from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.oracle import TabularPolicy, enumerate_policy
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 
 
 def conditional(values, noises, variances):

@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
+from isentrope import InfluenceOptions, Policy, Rollouts, influence
 from isentrope.control.measured import draw_held_out, kept_mass, token_influence
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from isentrope.probe import scoring
 from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import as_prompts

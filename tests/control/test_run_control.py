@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from isentrope import Target
 from isentrope.control import controls
-from isentrope.control.feedback import Feedback, Target
+from isentrope.control.feedback import Feedback
 from isentrope.control.repo_r import RepoR
 from isentrope.control.run_control import RunControl
 from tests.control.batches import batch

@@ -3,6 +3,7 @@ import inspect
 import pytest
 import torch
 
+from isentrope import Rollouts
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.control.base import Rewritten, Tokens, touched
 from isentrope.control.trial import (
@@ -12,7 +13,6 @@ from isentrope.control.trial import (
     strength_for,
 )
 from isentrope.nouns.choices import OBJECTIVES
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.update.objective import sequence_weights, token_weights
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import compute_step

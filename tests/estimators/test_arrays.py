@@ -3,8 +3,8 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import score
 from isentrope.policy.chi_square import score_moved
-from isentrope.policy.scoring import score
 from tests import cases
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.entropy import entropy
+from isentrope import entropy, score
 from isentrope.estimators.identities import (
     identities_verdict,
     in_words,
@@ -15,7 +15,6 @@ from isentrope.estimators.identities import (
     studentised,
 )
 from isentrope.estimators.sample import score_batch
-from isentrope.policy.scoring import score
 from tests import cases
 
 

@@ -5,17 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.estimators.entropy import entropy_gradient
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.options import EstimatorOptions
+from isentrope import EstimatorOptions, entropy_change, entropy_gradient, score
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score
 from tests import cases
 
 
-def change(exact, etas, estimator=EstimatorOptions(), n=64, **options):
+def change(exact, etas, estimator=None, n=64, **options):
     v = cases.direction(exact.policy)
+    estimator = estimator or EstimatorOptions()
     return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, estimator, **options)
 
 

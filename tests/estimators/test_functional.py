@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope import score
 from isentrope.estimators.functional import Functionals, along
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 

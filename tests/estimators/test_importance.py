@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from isentrope import Scores
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import (
     OTHERWISE,
@@ -14,7 +15,6 @@ from isentrope.estimators.importance import (
 )
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
-from isentrope.policy.token_statistics import Scores
 
 
 def normal(n: int, scale: float, seed: int = 0) -> torch.Tensor:

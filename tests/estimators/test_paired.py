@@ -3,10 +3,8 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.options import EstimatorOptions
+from isentrope import EstimatorOptions, entropy_change, score
 from isentrope.estimators.paired import PairedSteps
-from isentrope.policy.scoring import score
 from tests import cases
 
 ETA = 0.02

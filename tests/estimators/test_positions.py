@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from isentrope import Rollouts
 from isentrope.estimators.positions import (
     PATTERN_WINDOW,
     earnings_of_others,
@@ -10,7 +11,6 @@ from isentrope.estimators.positions import (
     position_classes,
     require_matches,
 )
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.errors import IsentropeError
 
 

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
+from isentrope import EstimatorOptions, score
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import diagnose
-from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.price import price_of_step, price_statistics
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.oracle import enumerate_policy
 from isentrope.oracle.plain import derivatives
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 from tests.estimators.test_paired import batch, expected_reward, rewards_of
 

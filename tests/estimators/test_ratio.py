@@ -4,9 +4,9 @@ import pytest
 import torch
 from scipy.stats import t as student_t
 
+from isentrope import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import fieller, interval_of_ratio, ratio_of
-from isentrope.nouns.estimate import Estimate
 
 N = 24
 

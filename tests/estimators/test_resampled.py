@@ -2,9 +2,8 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.options import EstimatorOptions
+from isentrope import EstimatorOptions, Scores
 from isentrope.estimators.resampled import coupled_change
-from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.estimators.entropy_change import entropy_change
+from isentrope import EstimatorOptions, Scores, entropy_change
 from isentrope.estimators.functional import along
-from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.reward_change import RewardMean, reward_change
 from isentrope.oracle.plain import derivatives
 from isentrope.policy.scoring import score_along
-from isentrope.policy.token_statistics import Scores
 from tests import cases
 from tests.estimators.test_paired import batch, expected_reward, rewards_of
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import score
 from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import norm
-from isentrope.policy.scoring import score
 from tests import cases
 
 

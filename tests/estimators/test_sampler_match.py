@@ -5,13 +5,11 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import Policy, entropy_change, score
 from isentrope.checks import check_sampler
-from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.sampler_match import match_sampler, noise_of
 from isentrope.policy.at_temperature import logprobs_at
 from isentrope.policy.chi_square import RowSampler
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from tests import cases
 
 

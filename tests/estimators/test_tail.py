@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.noise.consequences import entropy_noise_scale
+from isentrope import entropy_noise_scale
 from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.estimators.means import MIN_UNITS_FOR_MODES, MODE, too_few_for_modes
 from isentrope.estimators.noise_over_square import noise_over_square

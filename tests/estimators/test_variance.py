@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope import Scores, score
 from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.variance import LEAST_BATCHES, QUANTITIES, variance_study
 from isentrope.nouns.choices import METHODS
 from isentrope.policy.chi_square import Divergence
-from isentrope.policy.scoring import score
-from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 ETA = 0.02

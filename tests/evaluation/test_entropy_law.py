@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isentrope.evaluation.entropy_law import fit_entropy_law
+from isentrope import fit_entropy_law
 
 
 def noisy_run(rng, n=60, memory=0.5):

@@ -6,8 +6,8 @@ import torch
 from pyarrow import Table
 
 import isentrope as ise
+from isentrope import EvaluationOptions, Prompt, Rollouts, Scores
 from isentrope.evaluation.evaluate import require_format
-from isentrope.evaluation.options import EvaluationOptions
 from isentrope.evaluation.records import RecordRow
 from isentrope.evaluation.responses import (
     choose_prompts,
@@ -17,10 +17,7 @@ from isentrope.evaluation.responses import (
     skip_random_numbers,
 )
 from isentrope.nouns import tables
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.generate import texts_of
-from isentrope.sampling.prompts import Prompt
 from tests.training.conftest import small_policy
 
 

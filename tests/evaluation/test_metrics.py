@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope import pass_at_k
 from isentrope.evaluation.metrics import estimate_metrics, forking_entropy, metric_names
 from isentrope.evaluation.options import powers_of_two, require_tries
-from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.nouns.choices import ALL_METRICS
 
 KS = (1, 2, 4)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.evaluation.pass_at_k import pass_at_k, prompt_scores
+from isentrope import pass_at_k
+from isentrope.evaluation.pass_at_k import prompt_scores
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])

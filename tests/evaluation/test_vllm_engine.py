@@ -7,9 +7,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from isentrope import Prompt
 from isentrope.evaluation import vllm_engine
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from tests.training.conftest import small_policy
 
 OPTIONS = {

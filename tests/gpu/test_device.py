@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.models.precision import Precision
+from isentrope import Precision
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.update.step import compute_step
 from tests import cases

@@ -8,11 +8,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+from isentrope import Policy, score
 from isentrope.checkpoint.convert.write import convert
 from isentrope.models.adapter import adapter_mismatch, mapped_type
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.update.optimizer_state import load_optimizer_state

@@ -8,10 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
+from isentrope import score
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.policy import same_function
 from isentrope.policy.gradient import score_jvp
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 DECLARED = {

@@ -5,13 +5,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
-from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope import GradientOptions, fisher_kernel, score
 from isentrope.attribution.gradients.closure import tolerance
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 PAD = 1

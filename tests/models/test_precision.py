@@ -5,12 +5,10 @@ import sys
 import pytest
 import torch
 
+from isentrope import Policy, Precision, score
 from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.float_switches import RoundingOperations, matmul_switches
-from isentrope.models.precision import Precision
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from tests import cases
 
 SET_BEFORE = (

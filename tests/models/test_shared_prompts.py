@@ -7,16 +7,15 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
+from isentrope import Policy, Rollouts, score
 from isentrope.models import attention
 from isentrope.models.attention import PLAIN_CACHE, keeps_plain_cache
 from isentrope.models.batching import micro_batches
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.parallel.ranks import Ranks
 from isentrope.policy import language_model
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, scoring_batches
+from isentrope.policy.scoring import score_along, scoring_batches
 from tests import cases
 from tests.architectures import SETTINGS
 

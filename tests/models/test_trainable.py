@@ -2,7 +2,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
 from tests import cases
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from isentrope.nouns.estimate import BOUNDS, NO_SPREAD, Estimate
+from isentrope import Estimate
+from isentrope.nouns.estimate import BOUNDS, NO_SPREAD
 from isentrope.nouns.freedom import freedom_of_groups, held_by_few, t_quantile
 
 

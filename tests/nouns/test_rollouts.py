@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope import Rollouts
+from isentrope.nouns.rollouts import concatenate
 
 
 def rollouts(**columns) -> Rollouts:

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
+from isentrope import Policy, score
 from isentrope.nouns.vectors import dot
 from isentrope.oracle import TabularPolicy, enumerate_policy
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from tests import cases
 
 

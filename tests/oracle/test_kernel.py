@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from isentrope import score
 from isentrope.nouns.vectors import multiply
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score
 from tests import cases
 from tests.exact_kernel import exact_kernel
 

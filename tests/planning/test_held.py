@@ -3,12 +3,11 @@
 import pytest
 import torch
 
+from isentrope import Policy, Precision
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.models.checkpoint import meta_model
-from isentrope.models.precision import Precision
 from isentrope.planning import memory
-from isentrope.policy.language_model import Policy
 
 FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")
 

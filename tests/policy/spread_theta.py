@@ -10,15 +10,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope import Policy, Rollouts, score
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.sharding import shard_base
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot, multiply, norm, weighted_products
 from isentrope.parallel.sharded import is_sharded, largest_part, local_part, sharded_like, whole
 from isentrope.policy.gradient import score_jvp, weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from isentrope.system.processes import gather, join_processes, leave
 from isentrope.verbs.batches import at_precision
 

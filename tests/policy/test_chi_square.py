@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
+from isentrope import score
 from isentrope.nouns.vectors import axpy
 from isentrope.policy import token_statistics
 from isentrope.policy.chi_square import RowSampler, divergence_at_theta, score_moved
-from isentrope.policy.scoring import score
 from tests import cases
 
 

@@ -7,21 +7,19 @@ import torch
 from torch import nn
 
 import isentrope as ise
+from isentrope import GradientOptions, Policy, ProbeOptions
 from isentrope.attribution.fisher.second_order import (
     second_order_change,
     second_order_kernel,
     supervised_loss_change,
 )
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.nouns import forward_mode
 from isentrope.nouns.differences import derivative_gap
 from isentrope.policy import derivative_guard
 from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
 from isentrope.policy.gradient import score_jvp
-from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
-from isentrope.probe.options import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 

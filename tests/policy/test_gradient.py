@@ -5,8 +5,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import add_fused_lm_head
 
+from isentrope import Precision
 from isentrope.models.batching import as_trained
-from isentrope.models.precision import Precision
 from isentrope.parallel.ranks import Ranks
 from isentrope.policy.gradient import weighted_gradient
 from tests import cases

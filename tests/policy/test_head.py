@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from isentrope import score
 from isentrope.models.batching import micro_batches
 from isentrope.policy.gradient import score_jvp, weighted_gradient
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 BATCH = cases.ragged(7)

@@ -2,10 +2,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from isentrope import Policy, score
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import nondeterminism
 from tests import cases
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import score
 from isentrope.policy.at_temperature import logprobs_at
 from isentrope.policy.ratio_test import P_LIMIT, ratio_test
-from isentrope.policy.scoring import score
 from tests import cases
 
 TEMPERATURE = 0.6

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Policy, Rollouts, score
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import NotFiniteError
 from tests import cases
 

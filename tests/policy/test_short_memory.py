@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import GradientOptions, Policy, score
 from isentrope.attribution.fisher.second_order import second_order_kernel
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.influence.projection import on_sums
 from isentrope.checks.draws import count_draws
@@ -15,8 +15,6 @@ from isentrope.control.measured import kept_mass
 from isentrope.parallel.ranks import Ranks
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.system.memory import is_lack_of_memory
 from tests import cases
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isentrope.policy.scoring import score, score_along
+from isentrope import score
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 

@@ -4,7 +4,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import PrinterCallback, set_seed
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from tests.adapters import save_base_model, with_lora
 from tests.training import runs
 from tests.training.conftest import small_policy

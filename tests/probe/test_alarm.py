@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope import EntropyProbe
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.alarm import Alarm, share_holding
-from isentrope.probe.callback import EntropyProbe
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import ProbeOptions
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.kept_gradient import KeptGradient
-from isentrope.probe.options import ProbeOptions
 from isentrope.verbs.train import resume, train
 from tests.probe.test_probe import Recorder
 from tests.training import runs

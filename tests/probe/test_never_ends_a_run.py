@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 import isentrope as ise
+from isentrope import ProbeOptions
 from isentrope.probe import callback
-from isentrope.probe.options import ProbeOptions
 from tests.probe import following
 from tests.probe.test_trl_defaults import trained
 

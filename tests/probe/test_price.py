@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from isentrope.estimators.entropy_change import entropy_change
+from isentrope import Policy, ProbeOptions, entropy_change
 from isentrope.estimators.positions import position_classes
 from isentrope.estimators.price import price_of_step
 from isentrope.estimators.reward_change import reward_change
-from isentrope.policy.language_model import Policy
-from isentrope.probe.options import ProbeOptions
 from tests.probe.test_probe import Recorder
 from tests.training import runs
 

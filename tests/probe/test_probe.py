@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import EntropyProbe, ProbeOptions
 from isentrope.probe import scoring
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import read
 from tests import cases
 from tests.training import runs

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
+from isentrope import EntropyProbe, ProbeOptions
 from tests.probe import following
 
 

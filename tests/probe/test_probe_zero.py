@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from isentrope.probe.coming_step import moving_parts
 from isentrope.probe.partitioned_step import PartitionedStep, zero_optimizer
 from isentrope.probe.requirements import require_whole_parameters

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
+from isentrope import EntropyProbe, ProbeOptions
 from isentrope.system.processes import leave, rank
 from tests.probe import following
 

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
-from isentrope.nouns.estimate import Estimate
+from isentrope import Estimate, Result
 from isentrope.results import encode as writing
-from isentrope.results.result import Result
 from isentrope.run.evaluation_folder import (
     METRICS,
     TABLE,

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from isentrope.nouns.estimate import Estimate
+from isentrope import Estimate, MeasureResult
 from isentrope.reports import drawing, page
 from isentrope.reports.panels.change import entropy_change_figure
-from isentrope.results.results import MeasureResult
 from tests.reports import made_up
 
 

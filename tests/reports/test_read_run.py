@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from isentrope import MeasureResult
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
-from isentrope.results.results import MeasureResult
 from tests.reports.made_up import (
     estimate,
     make_run,

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isentrope.nouns.estimate import Estimate
+from isentrope import Estimate
 from isentrope.reports.panel import Panel, Source, difference, differences
 from isentrope.results.answers.words import with_interval
 from isentrope.results.header import Provenance

@@ -10,17 +10,16 @@ import pytest
 from matplotlib.figure import Figure
 from pyarrow import Table
 
+from isentrope import Estimate, MeasureResult
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.estimators.sweep import SweepRow
 from isentrope.nouns import columns, tables
-from isentrope.nouns.estimate import Estimate
 from isentrope.results import decode as reading
 from isentrope.results import encode as writing
 from isentrope.results import numbers
 from isentrope.results import tables as result_tables
 from isentrope.results.answers import blocks as answers
-from isentrope.results.results import MeasureResult
 from tests.tiny_checkpoint import settings
 
 USED = (*columns.ESTIMATE_COLUMNS, "n", "unit", "degrees_of_freedom")

@@ -11,13 +11,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from isentrope import Estimate, InfluenceResult, MeasureResult, Result
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.nouns import tables as nouns_tables
-from isentrope.nouns.estimate import Estimate
 from isentrope.results import tables as result_tables
-from isentrope.results.result import Result, ResultsError
-from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.results.result import ResultsError
 from isentrope.system.errors import FileError
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import as_made_elsewhere, settings

@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 import isentrope as ise
+from isentrope import Estimate, Rollouts
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.results import numbers
 from isentrope.run.study import require_one_contract, require_one_model
 from isentrope.verbs import measure as measure_module

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from tests.cases import built_once
 
 PROMPTS = [[3, 4], [5], [2, 3, 4, 5, 6, 7, 8], [9, 9, 9]]

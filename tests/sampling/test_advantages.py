@@ -2,8 +2,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.advantages import with_advantages
+from isentrope import Rollouts, with_advantages
 
 
 def rollouts(rewards=None, groups=(0, 0, 0, 1, 1, 1)):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from isentrope import Prompt
 from isentrope.config.stages import TaskConfig
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.custom import read_responses
 from tests.sampling.conftest import tiny_policy

@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from isentrope import Prompt
 from isentrope.checkpoint.infer.logged_texts import read_logged_texts
 from isentrope.sampling.encoding import encode_texts
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.training.demonstrations import encode_demonstrations
 from tests.training.conftest import Short, small_policy

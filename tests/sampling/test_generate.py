@@ -3,10 +3,8 @@ import torch
 from scipy.stats import chisquare
 from transformers import GenerationConfig
 
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.scoring import score
+from isentrope import Rollouts, sample, score
 from isentrope.sampling.draw import sample_responses
-from isentrope.sampling.generate import sample
 from tests.sampling.conftest import PROMPTS, tiny_policy
 
 

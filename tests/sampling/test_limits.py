@@ -6,12 +6,8 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from isentrope.evaluation.entropy_law import fit_entropy_law
+from isentrope import Policy, Rollouts, fit_entropy_law, sample, score
 from isentrope.nouns.freedom import t_quantile
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
-from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.training.conftest import small_policy

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, require_room
+from isentrope import Prompt
+from isentrope.sampling.prompts import as_prompts, name_prompts, require_room
 
 
 def test_keys_depend_on_the_content_alone(policy):

@@ -7,8 +7,8 @@ import torch
 from datasets import Dataset
 
 import isentrope as ise
+from isentrope import with_advantages
 from isentrope.estimators.positions import position_classes
-from isentrope.sampling.advantages import with_advantages
 from tests import cases
 from tests.probe import following
 from tests.training import runs

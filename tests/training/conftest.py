@@ -5,8 +5,7 @@ import torch
 from peft import PeftModel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.policy.language_model import Policy
-from isentrope.sampling.prompts import Prompt
+from isentrope import Policy, Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.adapters import save_base_model, with_lora
 from tests.cases import built_once

@@ -6,11 +6,10 @@ from pathlib import Path
 import torch
 from transformers import PrinterCallback
 
+from isentrope import EntropyProbe, ProbeOptions, Prompt
 from isentrope.checkpoint.record.contract import frozen_hash, trainable_shapes
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.batches import Groups
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatches

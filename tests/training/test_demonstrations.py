@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from isentrope import load_task
 from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import encode_demonstrations
 from tests.training.conftest import Short, small_policy

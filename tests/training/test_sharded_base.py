@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from isentrope import Policy
 from isentrope.config import trl
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import ModelConfig, TrainConfig
 from isentrope.config.trl import require_spreadable
 from isentrope.control import requirements
-from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
 from isentrope.verbs.train import train

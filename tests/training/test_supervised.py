@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.demonstrations import demonstration_rollouts, encode_demonstrations
 from tests.adapters import with_lora

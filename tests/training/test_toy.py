@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.policy.scoring import score
+from isentrope import score
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import build_toy_policy

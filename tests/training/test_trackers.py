@@ -9,10 +9,10 @@ import re
 import pytest
 from transformers import TrainerCallback
 
+from isentrope import Estimate
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.estimators.price import Price, Spent
-from isentrope.nouns.estimate import Estimate
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import prepare_training
 from tests.training import runs

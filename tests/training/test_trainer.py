@@ -6,10 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope import Policy, Precision
 from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checkpoint.record.next_update import read_next_update
-from isentrope.models.precision import Precision
-from isentrope.policy.language_model import Policy
 from isentrope.training import trainer as trainer_module
 from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision

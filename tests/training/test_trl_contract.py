@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import Trainer
 
+from isentrope import Policy
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
 from isentrope.update.objective import token_weights
 from tests.training import runs
 

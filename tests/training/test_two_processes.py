@@ -5,12 +5,12 @@ import pytest
 import torch
 import yaml
 
+from isentrope import Policy
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.vectors import norm
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
 from isentrope.probe.online_noise_scale import micro_batch_moments
 from isentrope.update.objective import token_weights
 from isentrope.verbs.train import resume, train

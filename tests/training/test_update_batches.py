@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy, Prompt
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.draw import sample_responses
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from isentrope.training import update_batches
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.update_batches import UpdateBatches

@@ -7,9 +7,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Policy, Rollouts
 from isentrope.nouns.vectors import axpy, norm
-from isentrope.policy.language_model import Policy
 from tests.cases import built_once
 
 MAX_LENGTH = 7

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from isentrope import Rollouts, with_advantages
 from isentrope.nouns.choices import ADVANTAGES_OF, OBJECTIVES, RECORDED, SFT
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module
 from isentrope.update.objective import sequence_weights
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Rollouts
 from isentrope.update.objective import sequence_weights, token_weights
 
 N, L, LENGTHS = 3, 10, (2, 5, 3)

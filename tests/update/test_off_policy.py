@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from isentrope import score
 from isentrope.nouns.choices import CLIPPED, OBJECTIVES
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score
 from isentrope.update.objective import token_weights
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.step import compute_step

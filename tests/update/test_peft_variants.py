@@ -17,8 +17,8 @@ from peft import (
 )
 from torch.optim import AdamW
 
+from isentrope import Policy
 from isentrope.checks import check_adapter
-from isentrope.policy.language_model import Policy
 from isentrope.update.step import compute_step
 from tests import cases
 

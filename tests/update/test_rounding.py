@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
+from isentrope import Step
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import rounded_step
-from isentrope.update.step import Step, follow_rule
+from isentrope.update.step import follow_rule
 
 OPTIMIZERS = {
     "adamw": lambda p: AdamW(p, lr=1e-3, weight_decay=0.1),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
-from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
+from isentrope import GradientOptions, Precision
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.checkpoint import facts
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
-from isentrope.models.precision import Precision
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.tasks import load as loaded_tasks
 from isentrope.verbs import batches, kernel_block

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isentrope as ise
+from isentrope import Policy, Rollouts, sample, score
 from isentrope.checkpoint.in_force import Origin, refuse
 from isentrope.checkpoint.infer.step import Use
 from isentrope.checkpoint.infer.unshown import notes_on_arguments, notes_on_base, notes_on_batch
@@ -18,10 +19,6 @@ from isentrope.cli.commands import MEASURING
 from isentrope.commands.measure import measure
 from isentrope.config.io import ConfigError, load_config
 from isentrope.models.adapter import base_type
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
-from isentrope.sampling.generate import sample
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings

@@ -7,14 +7,17 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.attribution.influence.influence import influence
+from isentrope import (
+    FisherKernel,
+    InfluenceOptions,
+    Policy,
+    Rollouts,
+    fisher_kernel,
+    influence,
+    score,
+)
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.sampling.prompts import name_prompts
 from isentrope.update.step import compute_step
 from isentrope.verbs import batches

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isentrope.policy.language_model import Policy
+from isentrope import Policy
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.update.optimizer_state import load_optimizer_state

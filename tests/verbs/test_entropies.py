@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope import Policy, Rollouts
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from isentrope.results.answers.entropies import WORDS
 from isentrope.verbs.loop import run_verb
 from tests.adapters import save_base_model

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from isentrope import Rollouts
 from isentrope.config.io import all_keys
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, write_chatty, write_prompts
 from tests.verbs.key_effects import (

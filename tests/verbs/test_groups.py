@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from isentrope import load_task
 from isentrope.cli.commands import MEASURING
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.reports.report import write_report
 from isentrope.run.evaluation_folder import TABLE
 from isentrope.sampling.prompts import name_prompts
-from isentrope.sampling.tasks.load import load_task
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import PROMPTS, settings

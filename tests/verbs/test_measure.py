@@ -8,14 +8,10 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import Policy, Rollouts, entropy, entropy_change, score
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.estimators.entropy import entropy
-from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.reward_change import reward_change
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.step_budget import budget_of_step

@@ -7,12 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from isentrope import Policy, Rollouts, entropy_change
 from isentrope.cli.commands import MEASURING
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.estimators.entropy_change import entropy_change
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from isentrope.results.answers.measure import summary_lines
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_rules import short_types

@@ -6,10 +6,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import isentrope as ise
+from isentrope import Policy, sample
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
-from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.training.demonstrations import demonstration_rollouts

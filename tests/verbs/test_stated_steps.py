@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from isentrope import MeasureResult, Result
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
@@ -13,8 +14,6 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.reports.read_run import read_run
-from isentrope.results.result import Result
-from isentrope.results.results import MeasureResult
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.verbs.train import branch, resume, train

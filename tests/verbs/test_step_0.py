@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
+from isentrope import Policy
 from isentrope.checkpoint.record.next_update import read_control, read_next_update
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.vectors import axpy, norm
-from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope import score
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.nouns.vectors import axpy, norm
-from isentrope.policy.scoring import score
 from isentrope.probe.options import setting
 from isentrope.update.step import compute_step as computed
 from tests.tiny_checkpoint import PROMPTS

@@ -10,20 +10,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from isentrope import Estimate, Policy, Rollouts, TrialResult, score
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.cli.commands import MEASURING
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.control.trial import OutOfReachError
-from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.results.answers.blocks import Table
 from isentrope.results.answers.trial import PRICES, by_price, trial_tables
 from isentrope.results.attributions import Tried
-from isentrope.results.results import TrialResult
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step
 from isentrope.verbs.loop import run_verb

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.options import EstimatorOptions
+from isentrope import EstimatorOptions
 from isentrope.nouns.vectors import zeros
 from isentrope.oracle.plain import gradients
 from isentrope.update.step import compute_step

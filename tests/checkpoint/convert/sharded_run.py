@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Rollouts
 
 RATE = 1e-2
 EPSILON = 1e-4

@@ -14,9 +14,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
+from isentrope import Rollouts
 from isentrope.checkpoint.convert.write import convert
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.file_contents import read_torch_as_data
 from isentrope.system.inert import Inert
 from isentrope.system.manifest import verify

@@ -6,9 +6,9 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
+from isentrope import Rollouts
 from isentrope.checkpoint.convert.write import convert
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.nouns.rollouts import Rollouts
 from tests.checkpoint.convert.sharded_run import RATE
 from tests.checkpoint.convert.zero_run import CASES, CLIP
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch

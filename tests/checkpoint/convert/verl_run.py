@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Rollouts
 from tests.checkpoint.convert.sharded_run import EPSILON, RATE, leave_whole, step
 
 CASES = (

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from isentrope.nouns.rollouts import Rollouts
+from isentrope import Rollouts
 from tests.checkpoint.convert.sharded_run import EPSILON, RATE, leave_whole, loss_of, parameters
 
 CASES = {

@@ -8,9 +8,10 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
+from isentrope import Prompt
 from isentrope.checkpoint.infer.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.config.io import load_config
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.verbs.batch_files import read_rollouts

@@ -5,10 +5,8 @@ import json
 import pytest
 import torch
 
+from isentrope import EntropyProbe, Policy, ProbeOptions
 from isentrope.checkpoint.record.next_update import read_next_update
-from isentrope.policy.language_model import Policy
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
 from isentrope.update.step import compute_step
 from tests.probe import following
 from tests.training import runs

@@ -3,6 +3,7 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
+from isentrope import Task, load_task
 from isentrope.sampling.tasks.addition import (
     STYLES,
     Addition,
@@ -11,8 +12,6 @@ from isentrope.sampling.tasks.addition import (
     demonstrate,
     longest_response,
 )
-from isentrope.sampling.tasks.load import load_task
-from isentrope.sampling.tasks.task import Task
 
 
 @pytest.mark.parametrize("digits", [1, 2])

@@ -2,10 +2,9 @@ import json
 
 import pytest
 
-from isentrope.sampling.generate import sample
+from isentrope import load_task, sample
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.custom import read_responses
-from isentrope.sampling.tasks.load import load_task
 from tests.sampling.conftest import tiny_policy
 
 

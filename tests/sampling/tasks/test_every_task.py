@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from isentrope import Task, load_task
 from isentrope.sampling import tasks
-from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.names import TASKS
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
-from isentrope.sampling.tasks.task import Conversations, Demonstrator, Task
+from isentrope.sampling.tasks.task import Conversations, Demonstrator
 
 DOCS = Path(__file__).parents[3] / "docs"
 OF_OTHERS = {Task, Conversations, RewardedPrompts}

@@ -2,9 +2,8 @@ import json
 
 import pytest
 
+from isentrope import Task, load_task
 from isentrope.sampling.tasks.gsm8k import GSM8K
-from isentrope.sampling.tasks.load import load_task
-from isentrope.sampling.tasks.task import Task
 
 ROWS = [
     {"question": "Ann has 3 pears and eats one. How many?", "answer": "3-1=<<3-1=2>>2\n#### 2"},

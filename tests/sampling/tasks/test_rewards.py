@@ -13,10 +13,10 @@ from trl import GRPOTrainer
 from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in_daemon
 
 import isentrope as ise
+from isentrope import load_task, sample
 from isentrope.config.measure import BatchConfig
 from isentrope.run.origin import task_digest
-from isentrope.sampling.generate import plain_texts, sample
-from isentrope.sampling.tasks.load import load_task
+from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.tasks.rewards import ResponseBatch
 from tests.sampling.test_conversations import policy as chat_policy
 

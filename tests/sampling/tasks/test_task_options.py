@@ -2,9 +2,9 @@
 
 import pytest
 
+from isentrope import load_task
 from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import TaskConfig
-from isentrope.sampling.tasks.load import load_task
 
 
 def test_options_reach_the_task_they_are_for_and_no_other():
