@@ -21,7 +21,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.reports.evaluations import find_evaluations
+from isentrope.reports.evaluations import Gaps, find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result
 from isentrope.run.evaluation_folder import StepFolder
@@ -217,7 +217,7 @@ def _of_evaluations(world: Path) -> list[Reader]:
         return result
 
     def reported() -> Any:
-        missing: list[str] = []
+        missing = Gaps()
         found = find_evaluations(folder.parent, [folder], missing)
         if missing or not found:
             raise errors.FileError(" ".join(missing))

@@ -165,6 +165,7 @@ ARGUMENTS = {
     "convert": ["convert", "source", "--out", "out"],
     "report": ["report", "run"],
     "show": ["show", "run"],
+    "view": ["view", "run"],
 }
 ARGUMENTS_OF_CONFIG = {"show": ["show"], "validate": ["validate", "config.yaml"]}
 

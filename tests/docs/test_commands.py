@@ -32,7 +32,7 @@ def parsed(words) -> tuple[str, dict]:
 
 
 def test_every_verb_is_understood_down_to_its_settings():
-    known = {*typer.main.get_command(app).commands, "--help", "--version"}
+    known = {*typer.main.get_command(app).commands, "--help", "--version", "--install-completion"}
     for command in VERBS:
         if len(command.words) == 2 or command.words[-1] == "--help":
             assert command.words[1] in known, command

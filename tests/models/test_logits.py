@@ -25,7 +25,8 @@ NOT_A_HEAD = {
     "models/adapter.py",
     "training/models.py",
     "oracle/tabular.py",
-    "verbs/plan.py",
+    "verbs/before_work.py",
+    "verbs/part_memory.py",
 }
 """The head itself; and rows of a vocabulary, the rank of an adapter, the table's own method, and
 the size of a head without weights."""

@@ -15,7 +15,7 @@ import isentrope as ise
 from isentrope.cli.main import app
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
-from isentrope.reports.evaluations import find_evaluations
+from isentrope.reports.evaluations import Gaps, find_evaluations
 from isentrope.results.result import ResultsError
 from isentrope.run.evaluation_folder import StepFolder, table_of
 from isentrope.verbs.evaluate import evaluate_checkpoints
@@ -148,7 +148,7 @@ def test_a_folder_of_another_kind_is_left_alone(evaluated, tmp_path):
 def test_a_report_takes_the_numbers_that_a_manifest_covers(evaluated, tiny):
     made = evaluated(both(tiny))
     made.table.write_text(made.table.read_text().replace("sampled", "greedy"))
-    missing = []
+    missing = Gaps()
     (found,) = find_evaluations(made.folder, [made.folder], missing)
     assert missing == []
     expected = [result.rows[0].metrics["reward"].value for result in made.results]
@@ -163,7 +163,7 @@ def test_a_result_without_verification_is_marked(evaluated):
     assert "verified" not in json.loads((plain.folder / "step_4" / "metrics.json").read_text())
     content = json.loads((marked.folder / "step_4" / "metrics.json").read_text())
     assert content["verified"] is False
-    missing = []
+    missing = Gaps()
     find_evaluations(marked.folder, [marked.folder], missing)
     assert "READ WITHOUT VERIFICATION" in missing[0]
 

@@ -31,7 +31,7 @@ _OTHER_DATA = {f"batch_config.{name}" for name in ("U_file", "U_dataset_name", "
 """Settings that say where U comes from."""
 _DRAWN = _OTHER_DATA | {f"batch_config.{name}" for name in ("repeats", "U_weighting", "B_U", "G")}
 """Settings that ask for another U than the recorded one."""
-_PUT = ("chat_template", "system_prompt", "chat_template_kwargs")
+PROMPT_SETTINGS = ("chat_template", "system_prompt", "chat_template_kwargs")
 """Settings of training's data that say how a prompt is put to the policy."""
 _PROMPT = ("prompt", "messages", "prompt_ids")
 """Columns of a file of prompts, of which each line has one."""
@@ -73,7 +73,7 @@ def folder_settings(
     batch: dict[str, Any] = {}
     analysis: dict[str, Any] = {}
     if prompts is not None or reward is not None:
-        batch = {name: training[name] for name in (*_PUT, "B_U") if name in training}
+        batch = {name: training[name] for name in (*PROMPT_SETTINGS, "B_U") if name in training}
         batch["dataset_name"] = reward or _BY_REFERENCE
         if prompts is not None:
             batch["dataset_path"] = prompts
@@ -176,7 +176,9 @@ def _read_training(checkpoint: Path) -> dict[str, Any]:
     training = config.get("training")
     if not isinstance(data, Mapping) or "dataset_name" not in data:
         return {}
-    names = {name: name for name in ("dataset_name", "dataset_path", "dataset_options", *_PUT)}
+    names = {
+        name: name for name in ("dataset_name", "dataset_path", "dataset_options", *PROMPT_SETTINGS)
+    }
     names |= {"held_out_split": "E_split", "train_split": "U_split"}
     batch = {ours: data[theirs] for theirs, ours in names.items() if data.get(theirs)}
     if isinstance(path := batch.get("dataset_path"), str):

@@ -68,6 +68,18 @@ def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
         raise ConfigError("model.shard_base does not go with trainer.use_vllm: choose one.")
 
 
+def draws_by_vllm(trainer: Mapping[str, Any]) -> bool:
+    """Whether vLLM draws the responses of a run.
+
+    Args:
+        trainer: The section `trainer` of its configuration.
+
+    Returns:
+        True if it does.
+    """
+    return bool(trainer.get("use_vllm"))
+
+
 def trainer_options(
     section: Mapping[str, Any], options_class: type, taken: Mapping[str, str]
 ) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class SmallerPieces(_Base):
             and not self._entropy_bonus_enabled
             and not self.aux_loss_enabled
             and self.top_entropy_quantile == 1
-            and not getattr(self, "use_liger_kernel", False)
+            and not self.args.use_liger_kernel
             and world_size() == 1
             and not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
         )

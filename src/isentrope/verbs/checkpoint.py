@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
-from isentrope.checkpoint.folder_settings import folder_settings
+from isentrope.checkpoint.folder_settings import PROMPT_SETTINGS, folder_settings
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.settings import GivenBatch
 from isentrope.checkpoint.settle import settle
@@ -112,8 +112,7 @@ class Checkpoint(StoredCheckpoint):
         if prompts is not None or reward is not None:
             source: Any = prompts
             if prompts is not None:
-                named = ("U_file", "B_U", "chat_template", "system_prompt", "chat_template_kwargs")
-                batch = {name: batch[name] for name in named if name in batch}
+                batch = {k: x for k, x in batch.items() if k in ("U_file", "B_U", *PROMPT_SETTINGS)}
             elif not isinstance(reward, Task):
                 source = batch.get("dataset_path")
             if reward is None and not recorded:

@@ -24,7 +24,7 @@ from isentrope.config.contract import advantages_of, draws_held_out, run_contrac
 from isentrope.config.io import ConfigError
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl import grpo_options, shards_weights, training_device
+from isentrope.config.trl import draws_by_vllm, grpo_options, shards_weights, training_device
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.models.sharding import shard_base
@@ -62,7 +62,7 @@ def prepare_training(
     """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
     training = config.training
     log.setLevel(config.output.log_level)
-    if config.trainer.get("use_vllm"):
+    if draws_by_vllm(config.trainer):
         _heed_vllm(resumed=checkpoint is not None)
     args = grpo_options(config, files.checkpoints)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
