@@ -31,20 +31,15 @@ def load_file_name(text: str, kind: str) -> Any:
         FileNotFoundError: If there is no such file.
         ValueError: If the file does not run, or does not define the name.
     """
-    match = FILE_NAME.fullmatch(text)
-    if match is None:
-        raise ValueError(f"The {kind} {text!r} is not of the form FILE.py:NAME.")
-    file = Path(match["file"]).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
+    file, name = _split(text, kind)
     try:
         with importing_from(file.parent):
             defined = _definitions(file.resolve(), file.stat().st_mtime_ns, kind)
     except Exception as error:  # any error of the user's file
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
-    if match["name"] not in defined:
-        raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")
-    return defined[match["name"]]
+    if name not in defined:
+        raise ValueError(f"{file} defines no {name!r} ({kind} {text}).")
+    return defined[name]
 
 
 def require_defined(text: str, kind: str) -> None:
@@ -58,12 +53,7 @@ def require_defined(text: str, kind: str) -> None:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is no Python, or does not define the name.
     """
-    match = FILE_NAME.fullmatch(text)
-    if match is None:
-        raise ValueError(f"The {kind} {text!r} is not of the form FILE.py:NAME.")
-    file = Path(match["file"]).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
+    file, name = _split(text, kind)
     with reading(file):
         source = file.read_bytes()
     try:
@@ -77,8 +67,19 @@ def require_defined(text: str, kind: str) -> None:
         if isinstance(node, ast.Name) and node.id in {"exec", "globals", "locals", "vars"}:
             return
     bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-    if match["name"] not in bound:
-        raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")
+    if name not in bound:
+        raise ValueError(f"{file} defines no {name!r} ({kind} {text}).")
+
+
+def _split(text: str, kind: str) -> tuple[Path, str]:
+    """The file and the name in FILE.py:NAME; the file is there."""
+    match = FILE_NAME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"The {kind} {text!r} is not of the form FILE.py:NAME.")
+    file = Path(match["file"]).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
+    return file, match["name"]
 
 
 @lru_cache(maxsize=32)

@@ -143,12 +143,12 @@ class Edge:
         unit: str,
         confidence: float,
         *,
-        known: bool,
+        has_interval: bool,
         strain: float = 0.0,
     ) -> Estimate:
-        """A number with its interval; with none where that is not known to hold."""
+        """A number with its interval; with none where that may not hold."""
         caveats = self.gradients.of_entropy.sample.trust.caveats
-        trusted = caveats.pop("trusted") and known
+        trusted = caveats.pop("trusted") and has_interval
         caveats["strain"] = caveats.get("strain", 0.0) + strain
         return Estimate.from_standard_error(
             number.value,

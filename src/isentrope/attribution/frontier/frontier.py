@@ -98,7 +98,7 @@ def frontier_of_step(
             values,
             edge.unit(name),
             confidence,
-            known=shape_known or name in ALWAYS_KNOWN,
+            has_interval=shape_known or name in ALWAYS_KNOWN,
             strain=STRAIN_OF_REACH if name == "entropy_reach" else 0.0,
         )
         for name, values in numbers.items()

@@ -71,12 +71,12 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
     def estimate(name: str) -> Estimate:
         unit = edge.unit(name)
         return edge.estimate(
-            numbers[name], unit, confidence, known=has_edge or name in ("reward", "entropy")
+            numbers[name], unit, confidence, has_interval=has_edge or name in ("reward", "entropy")
         )
 
     def compared(name: str, unit: str) -> Estimate:
         gap = DeletedGroups(numbers[name].values - of_plain[name].values)
-        return edge.estimate(gap, unit, confidence, known=has_edge)
+        return edge.estimate(gap, unit, confidence, has_interval=has_edge)
 
     return Place(
         length=length / edge.length,
