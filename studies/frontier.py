@@ -30,16 +30,12 @@ says how many prompts would do is the result: E is not enlarged.
 
 from __future__ import annotations
 
-import argparse
-import pickle
 import resource
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.config.io import load_config
@@ -54,6 +50,7 @@ from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.trial_frontier import TrialFrontier
 from isentrope.verbs.trial_steps import TrialSteps
+from studies.command import measure_steps
 from studies.frontier_compose import frontiers
 from studies.toy_attribution import checkpoints, prepared
 
@@ -190,30 +187,18 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def measure_timed(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
+    """What `measure` finds, and the seconds of CPU that it takes."""
+    began = time.process_time()
+    result = measure(name, folder, smollm2)
+    seconds = time.process_time() - began
+    print(name, f"{seconds:.0f} s of CPU", flush=True)
+    return result | {"seconds": seconds}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure steps, or write the tables of those that are measured."""
-    parser = argparse.ArgumentParser(prog="python -m studies.frontier")
-    parser.add_argument("steps", nargs="*", help=", ".join(TITLES))
-    parser.add_argument("--run", type=Path, default=Path("build/frontier"))
-    parser.add_argument("--smollm2", type=Path, help="checkpoint of SmolLM2 after 20 steps")
-    parser.add_argument("--page", action="store_true", help="write tables.md in the folder")
-    options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.steps) - set(TITLES)):
-        parser.error(f"there is no step {unknown[0]!r}; choose from {', '.join(TITLES)}")
-    options.run.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    for name in options.steps:
-        file = options.run / f"{name}.pickle"
-        if not file.exists():
-            began = time.process_time()
-            result = measure(name, options.run, options.smollm2)
-            file.write_bytes(pickle.dumps(result | {"seconds": time.process_time() - began}))
-            print(name, f"{time.process_time() - began:.0f} s of CPU", flush=True)
-    if options.page:
-        files = {name: options.run / f"{name}.pickle" for name in TITLES}
-        results = {n: pickle.loads(f.read_bytes()) for n, f in files.items() if f.exists()}
-        (options.run / "tables.md").write_text(page(results), encoding="utf-8")
-        print(f"Wrote {options.run / 'tables.md'}")
+    measure_steps("frontier", TITLES, measure_timed, page, arguments)
 
 
 if __name__ == "__main__":

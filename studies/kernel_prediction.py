@@ -17,7 +17,6 @@ Stopping: once. Writes docs/results/kernel_prediction.md. Two minutes on one thr
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import Addition
+from studies.command import demo_folder
 from studies.theory_model import (
     BATCHES,
     BEST,
@@ -114,13 +114,10 @@ HEAD = "| step | norms and cosines | r of influences |\n|---|---|---|"
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="(%(default)s)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    folder = demo_folder(__doc__)
     rows = [HEAD]
     for step in STEPS:
-        path = options.run / "training_state" / f"step_{step}"
+        path = folder / "training_state" / f"step_{step}"
         found = [batch(path, 100 + seed) for seed in BATCHES]
         for name in found[0]:
             rows.append(f"| {step} | {name} | {over([x[name] for x in found])} |")

@@ -17,7 +17,6 @@ tenfold with η. Stopping: once. Writes docs/results/mixed_evaluation.md. Ten mi
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ import isentrope as ise
 from isentrope.nouns.vectors import Vector, axpy, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.verbs.batches import at_precision
+from studies.command import demo_folder
 from studies.theory_policies import write_page
 from studies.toy_attribution import configured, prepared
 
@@ -148,13 +148,10 @@ HEAD = (
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="(%(default)s)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    folder = demo_folder(__doc__)
     rows = [HEAD]
     for number in STEPS:
-        for row in lines(options.run / "training_state" / f"step_{number}", number):
+        for row in lines(folder / "training_state" / f"step_{number}", number):
             rows.append(row)
             print(row, flush=True)
     write_page("mixed_evaluation", "\n".join(rows))

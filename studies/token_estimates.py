@@ -35,11 +35,10 @@ and at 6 with the smaller batches.
 
 from __future__ import annotations
 
-import argparse
-import pickle
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,6 +51,7 @@ from isentrope.policy.gradient import weighted_gradients
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
+from studies.command import measure_steps
 from studies.compose_estimates import measure_compose
 from studies.token_tables import NAMES, OWN_STATE, Measured, table, verdict
 from studies.toy_attribution import checkpoints, configured, prepared
@@ -160,29 +160,16 @@ def page(audits: dict[str, dict[str, Audit]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def measure_audits(name: str, folder: Path, smollm2: Path | None) -> Any:
+    """The audits of a step, which are printed."""
+    audits = measure(name, folder, smollm2).audits()
+    print(TITLES[name], table(audits), sep="\n", flush=True)
+    return audits
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure steps, or write the tables of those that are measured."""
-    parser = argparse.ArgumentParser(prog="python -m studies.token_estimates")
-    parser.add_argument("steps", nargs="*", help=", ".join(TITLES))
-    parser.add_argument("--run", type=Path, default=Path("build/token_estimates"))
-    parser.add_argument("--smollm2", type=Path, help="checkpoint of SmolLM2 after 20 steps")
-    parser.add_argument("--page", action="store_true", help="write tables.md in the folder")
-    options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.steps) - set(TITLES)):
-        parser.error(f"there is no step {unknown[0]!r}; choose from {', '.join(TITLES)}")
-    options.run.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    for name in options.steps:
-        file = options.run / f"{name}.pickle"
-        if not file.exists():
-            audits = measure(name, options.run, options.smollm2).audits()
-            file.write_bytes(pickle.dumps(audits))
-            print(TITLES[name], table(audits), sep="\n", flush=True)
-    if options.page:
-        files = {name: options.run / f"{name}.pickle" for name in TITLES}
-        audits = {n: pickle.loads(f.read_bytes()) for n, f in files.items() if f.exists()}
-        (options.run / "tables.md").write_text(page(audits), encoding="utf-8")
-        print(f"Wrote {options.run / 'tables.md'}")
+    measure_steps("token_estimates", TITLES, measure_audits, page, arguments)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ ratio of variances less 1) at m = 64, 256 and 1,319, for G = 1 and 4; it matters
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
@@ -30,6 +29,7 @@ from torch import Tensor
 import isentrope as ise
 from isentrope.nouns.freedom import t_quantile
 from isentrope.verbs.batches import at_precision
+from studies.command import demo_folder
 from studies.theory_policies import write_page
 from studies.toy_attribution import configured, prepared
 
@@ -130,13 +130,10 @@ HEAD = (
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="(%(default)s)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    folder = demo_folder(__doc__)
     rows = [HEAD]
     for step in STEPS:
-        for name, values in values_at(options.run / "training_state" / f"step_{step}").items():
+        for name, values in values_at(folder / "training_state" / f"step_{step}").items():
             rows.append(row(step, name, with_interval(values)))
     rows.append(row("any", "prompts alone, ρ = 1: the most that it can cost", (1.0, 1.0, 1.0)))
     counts = ", ".join(f"{distinct(m):,.0f} of {m:,}" for m in SIZES)
