@@ -277,12 +277,17 @@ def loaded(folder, content, **parquet):
     return Result.load(made), made
 
 
+def write_log(folder, lines, name="metrics.jsonl"):
+    """A log of a run, and its folder."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / "logs" / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
 def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(8, 16)):
     """A whole run: training log, every verb at every step."""
-    (folder / "logs").mkdir(parents=True)
     lines = [{"step": k + 1, "reward": 0.5 + k / 100, "entropy": 0.2 - k / 200} for k in range(20)]
-    text = "\n".join(json.dumps(line) for line in lines)
-    (folder / "logs" / "metrics.jsonl").write_text(text + "\n")
+    write_log(folder, lines)
     for step in steps:
         name = f"step_{step}"
         sequences, tokens = tables(prompts, group, texts, step)

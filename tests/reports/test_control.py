@@ -1,12 +1,9 @@
 """The section on a control, from a log that nothing wrote."""
 
-import json
-
 import pytest
 
 from isentrope.reports.panels.curves import control_panels
 from isentrope.reports.read_run import read_run
-from isentrope.reports.report import write_report
 from tests.reports import made_up
 
 STEPS = 20
@@ -14,14 +11,12 @@ STEPS = 20
 
 def write_run(folder, **columns):
     """A log of these columns of the control: a number, or one number per step."""
-    (folder / "logs").mkdir(parents=True)
     lines = [
         {"step": k + 1, "reward": 0.5, "entropy": 0.2}
         | {f"control/{n}": x[k] if isinstance(x, list) else x for n, x in columns.items()}
         for k in range(STEPS)
     ]
-    (folder / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return folder
+    return made_up.write_log(folder, lines)
 
 
 def panels(folder):
@@ -29,10 +24,7 @@ def panels(folder):
 
 
 def test_a_run_without_a_control_has_no_such_section(tmp_path):
-    folder = made_up.make_run(tmp_path / "run", steps=())
-    made_up.write(folder, "measure", "step_8", made_up.measure())
-    assert list(control_panels(read_run(folder))) == []
-    assert 'id="control-section"' not in write_report(folder).page.read_text(encoding="utf-8")
+    assert panels(made_up.make_run(tmp_path / "run", steps=())) == {}
 
 
 def test_entropy_is_held_against_its_target(tmp_path):
@@ -53,8 +45,7 @@ def test_what_was_touched_is_told_and_gaps_are_no_error(tmp_path):
     changed = [None, *[0.1] * (STEPS - 1)]
     run = write_run(tmp_path / "run", touched=0.02, changed=changed, strength=0.5)
     times = [{"step": k + 1, "seconds": 4.0, "control/seconds": 1.0} for k in range(STEPS)]
-    (run / "logs" / "timing.jsonl").write_text("\n".join(map(json.dumps, times)))
-    found = panels(run)
+    found = panels(made_up.write_log(run, times, "timing.jsonl"))
     assert found["control_tokens"].caption == (
         "From step 1 to 20: of tokens touched went from 0.02 to 0.02; of their weight changed went "
         "from 0.1 to 0.1."
@@ -71,11 +62,3 @@ def test_a_step_control_tells_what_it_expected_and_what_it_asked(tmp_path):
         "−0.04."
     )
     assert "control_tokens" not in found
-
-
-def test_the_page_has_the_section_behind_training(tmp_path):
-    made = write_report(write_run(tmp_path / "run", entropy=0.2, touched=0.02))
-    page = made.page.read_text(encoding="utf-8")
-    assert page.index('id="training-section"') < page.index('id="control-section"')
-    assert (made.folder / "control_entropy.csv").is_file()
-    assert (made.folder / "control_tokens.svg").is_file()

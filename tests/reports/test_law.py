@@ -1,23 +1,10 @@
 """The law R = b − a exp(h) on the plane, from made-up logs."""
 
-import json
-
 import numpy as np
 
 from isentrope.reports.panels.plane import along_training, law_of
 from isentrope.reports.read_run import read_run
-
-
-def test_the_law_is_that_of_the_training_log(tmp_path):
-    lines = [
-        {"step": k, "entropy": h, "reward": 1 - 0.3 * float(np.exp(h))}
-        for k, h in enumerate(np.linspace(0.5, 0.1, 20))
-    ]
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    law = law_of(read_run(tmp_path))
-    assert law is not None
-    assert abs(law.a.value - 0.3) < 1e-9
+from tests.reports.made_up import write_log
 
 
 def law_run(tmp_path, bend, noise=0.0, steps=40):
@@ -30,9 +17,15 @@ def law_run(tmp_path, bend, noise=0.0, steps=40):
         }
         for k, h in enumerate(np.linspace(0.5, 0.1, steps))
     ]
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return read_run(tmp_path)
+    return read_run(write_log(tmp_path, lines))
+
+
+def test_a_log_that_is_too_short_has_no_law(tmp_path):
+    assert law_of(law_run(tmp_path, bend=0.0, steps=3)) is None
+
+
+def test_the_law_is_that_of_the_training_log(tmp_path):
+    assert abs(law_of(law_run(tmp_path, bend=0.0)).a.value - 0.3) < 1e-9
 
 
 def test_a_law_that_misfits_has_no_numbers(tmp_path):

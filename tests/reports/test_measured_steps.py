@@ -1,16 +1,14 @@
 """A run whose steps were measured and not predicted has a panel of what was measured."""
 
-import json
-
 from isentrope.reports.panels import curves
 from isentrope.reports.read_run import read_run
+from tests.reports.made_up import write_log
 
 
 def panels(folder, **columns):
-    (folder / "logs").mkdir(parents=True)
     lines = [{"step": step} | {name: x * step for name, x in columns.items()} for step in (1, 2)]
-    (folder / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return {panel.key: panel.caption for panel in curves.training_panels(read_run(folder))}
+    reading = read_run(write_log(folder, lines))
+    return {panel.key: panel.caption for panel in curves.training_panels(reading)}
 
 
 def test_what_was_measured_is_drawn_alone_and_the_caption_says_why(tmp_path):

@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.reports.made_up import (
     sweep_row,
     write,
     write_evaluation,
+    write_log,
 )
 
 
@@ -63,12 +63,8 @@ def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
 
 
 def test_a_figure_that_cannot_be_drawn_costs_no_other(tmp_path):
-    write(
-        tmp_path,
-        "measure",
-        "step_8",
-        measure(sweep=[sweep_row(1e-3, -2e-3), sweep_row(1e-2, -1e308)]),
-    )
+    sweep = [sweep_row(1e-3, -2e-3), sweep_row(1e-2, -1e308)]
+    write(tmp_path, "measure", "step_8", measure(sweep=sweep))
     made = write_report(tmp_path)
     text = made.page.read_text()
     assert "The figure is left out: its numbers cannot be drawn" in text
@@ -81,11 +77,8 @@ def test_results_of_the_first_version_are_read(tmp_path):
     run = shutil.copytree(Path(__file__).with_name("first_results"), tmp_path / "run")
     reading = read_run(run)
     assert not [x for x in reading.missing if "left out" in x]
-    assert {one.result.verb for one in reading.measurements} == {
-        "measure",
-        "influence",
-        "noise",
-    }
+    verbs = {one.result.verb for one in reading.measurements}
+    assert verbs == {"measure", "influence", "noise"}
     measured = reading.shown(MeasureResult)
     assert measured.result.first_order.value == -0.036157301980062485
     assert len(measured.result.tables["sweep"]) == 1
@@ -105,11 +98,9 @@ def test_results_of_the_first_version_are_read(tmp_path):
 def test_a_log_that_a_run_could_not_be_resumed_with_is_said_to_be_wrong(
     tmp_path, log, order, words, drawn
 ):
-    (tmp_path / "logs").mkdir()
     for name in ("metrics.jsonl", "timing.jsonl"):
-        lines = [json.dumps({"step": k + 1, name[:6]: 0.5 + k}) for k in range(3)]
-        lines = [lines[k] for k in order] if name == log else lines
-        (tmp_path / "logs" / name).write_text("\n".join(lines) + "\n")
+        lines = [{"step": k + 1, name[:6]: 0.5 + k} for k in range(3)]
+        write_log(tmp_path, [lines[k] for k in order] if name == log else lines, name)
     write(tmp_path, "measure", "step_2", measure("step_2"))
     reading = read_run(tmp_path)
     assert (log[:6] in reading.metrics) == drawn

@@ -86,19 +86,18 @@ def test_first_order_is_not_held_against_a_change_without_interval(tmp_path):
     assert "has no interval to compare it with" in said
 
 
-def test_a_failed_check_is_named(tmp_path):
-    checks = measure()["checks"] | {"score_identity_z": 9.0}
-    said = claims(tmp_path, checks=checks)["Can I trust it?"]
-    assert said.text.endswith("not as it should be: score identity.")
-    assert said.tone == "doubt"
+def test_a_failed_check_is_named_and_no_number_follows_from_it(tmp_path):
+    said = claims(tmp_path, checks=measure()["checks"] | {"score_identity_z": 9.0})
+    trust, change = said["Can I trust it?"], said["How much?"]
+    assert trust.text.endswith("not as it should be: score identity.")
+    assert "no change of entropy is given, because a check failed (score identity)" in change.text
+    assert "0.0017" not in change.text
+    assert trust.tone == change.tone == "doubt"
 
 
-def test_no_number_follows_from_a_check_that_failed(tmp_path):
-    checks = measure()["checks"] | {"score_identity_z": 9.0}
-    said = claims(tmp_path, checks=checks)["How much?"]
-    assert "no change of entropy is given, because a check failed (score identity)" in said.text
-    assert "0.0017" not in said.text
-    assert said.tone == "doubt"
+def test_a_rate_that_was_not_measured_is_said_to_be_missing(tmp_path):
+    said = claims(tmp_path, sweep=[sweep_row(1e-5, -2e-5)])
+    assert "was not measured" in said["How much?"].text
 
 
 def test_an_order_that_nothing_contradicts_is_no_failed_check(tmp_path):

@@ -9,6 +9,7 @@ from torch import optim
 
 from isentrope.update.live_optimizer import require_torch_step
 from isentrope.update.optimizer_state import load_optimizer_state
+from tests.update.plain import build_policy
 
 
 def parameters():
@@ -69,9 +70,9 @@ def test_torchs_steps_pass_as_they_are_and_under_a_scheduler(kind):
     require_torch_step(scheduled(kind(parameters(), lr=0.1)))
 
 
-def test_a_state_is_read_of_torchs_step_alone_in_a_wrapper_too(tiny_policy):
+def test_a_state_is_read_of_torchs_step_alone_in_a_wrapper_too():
     accelerate = pytest.importorskip("accelerate")
-    policy = tiny_policy()
+    policy = build_policy()
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     wrap = accelerate.Accelerator(cpu=True).prepare_optimizer
     assert load_optimizer_state(policy, wrap(optim.AdamW(trained))).rule == "adamw"

@@ -11,14 +11,15 @@ from torch.optim import SGD, AdamW
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import plain_name
 from isentrope.update.step import compute_step
+from tests.update.plain import MAX_LENGTH, build_batch, build_policy, relative_error, train
 
 TRAINED = {}
 
 
-def trained_policy(tiny_policy, train, adaptation="lora"):
+def trained_policy(adaptation="lora"):
     """A policy and its optimizer, made once; nothing here changes them."""
     if adaptation not in TRAINED:
-        policy = tiny_policy(adaptation)
+        policy = build_policy(adaptation)
         parameters = [p for p in policy.model.parameters() if p.requires_grad]
         optimizer = train(policy, AdamW(parameters, lr=1e-3, weight_decay=0.1), steps=1)
         TRAINED[adaptation] = policy, optimizer
@@ -66,10 +67,11 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("adaptation", ["lora", "full"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_names_decide_whatever_the_order_and_the_wrappers(tiny_policy, train, adaptation, spelling):
-    policy, optimizer = trained_policy(tiny_policy, train, adaptation)
+@pytest.mark.parametrize(
+    ("spelling", "adaptation"), [*((spelling, "lora") for spelling in SPELLINGS), ("all", "full")]
+)
+def test_names_decide_whatever_the_order_and_the_wrappers(adaptation, spelling):
+    policy, optimizer = trained_policy(adaptation)
     found = load_optimizer_state(
         policy, named(policy, optimizer, swapped(policy), SPELLINGS[spelling])
     )
@@ -106,8 +108,8 @@ def flattened(saved):
 @pytest.mark.parametrize(
     "form", [by_file, by_param_names, flattened, lambda s: {"opt": s, "step": 4}]
 )
-def test_every_form_of_a_named_state_is_read(tiny_policy, train, tmp_path, form):
-    policy, optimizer = trained_policy(tiny_policy, train)
+def test_every_form_of_a_named_state_is_read(tmp_path, form):
+    policy, optimizer = trained_policy()
     torch.save(form(named(policy, optimizer, swapped(policy))), tmp_path / "optimizer.bin")
     found = load_optimizer_state(policy, tmp_path / "optimizer.bin")
     expected = load_optimizer_state(policy, optimizer)
@@ -130,6 +132,11 @@ def drop(saved):
     del saved["state"][name]
 
 
+def groups_of_numbers(saved):
+    group = saved["param_groups"][0]
+    saved["param_groups"] = [group | {"params": [0, 1]}, group | {"params": [2, 3]}]
+
+
 def twice(saved):
     first = saved["param_groups"][0]["params"][0]
     saved["param_groups"][0]["params"].append(f"module.{first}")
@@ -138,46 +145,27 @@ def twice(saved):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            rename("q_proj", "c_attn"),
-            r"parameter '.*c_attn.*policy",
-        ),
-        (
-            rename("q_proj.lora_A.default", "q_proj.lora_A.ref"),
-            r"ref.*policy",
-        ),
+        (rename("q_proj", "c_attn"), r"parameter '.*c_attn.*policy"),
+        (rename("q_proj.lora_A.default", "q_proj.lora_A.ref"), r"ref.*policy"),
         (rename("k_proj.lora_A.default.weight", "_flat_param"), r"flattened one of FSDP"),
         (drop, r"parameter '.*1 of 28 .*checkpoint.trainable"),
         (twice, r"lora_A.* is listed twice"),
+        (groups_of_numbers, r"which parameter .*group"),
         (lambda s: s["param_groups"][0]["params"].append(3), "names and numbers"),
         (lambda s: s["state"].update(x={}), "parameter 'x', .*group"),
-        (
-            lambda s: s["param_groups"].append({"lr": 1.0, "params": [0]}),
-            "names and numbers",
-        ),
+        (lambda s: s["param_groups"].append({"lr": 1.0, "params": [0]}), "names and numbers"),
     ],
 )
-def test_names_that_fit_nothing_are_refused_and_never_replaced_by_order(
-    tiny_policy, train, change, words
-):
-    policy, optimizer = trained_policy(tiny_policy, train)
+def test_names_that_fit_nothing_are_refused_and_never_replaced_by_order(change, words):
+    policy, optimizer = trained_policy()
     saved = named(policy, optimizer)
     change(saved)
     with pytest.raises(ValueError, match=words):
         load_optimizer_state(policy, saved)
 
 
-def test_states_with_names_and_groups_of_numbers_are_refused(tiny_policy, train):
-    policy, optimizer = trained_policy(tiny_policy, train)
-    saved = named(policy, optimizer)
-    group = saved["param_groups"][0]
-    saved["param_groups"] = [group | {"params": [0, 1]}, group | {"params": [2, 3]}]
-    with pytest.raises(ValueError, match=r"which parameter .*group"):
-        load_optimizer_state(policy, saved)
-
-
-def test_a_list_that_contradicts_the_states_own_names_is_refused(tiny_policy, train):
-    policy, optimizer = trained_policy(tiny_policy, train)
+def test_a_list_that_contradicts_the_states_own_names_is_refused():
+    policy, optimizer = trained_policy()
     saved, other = named(policy, optimizer), list(policy.names)
     i, j = _pair(policy)
     other[i], other[j] = other[j], other[i]
@@ -186,8 +174,8 @@ def test_a_list_that_contradicts_the_states_own_names_is_refused(tiny_policy, tr
     assert load_optimizer_state(policy, saved, names=policy.names).matched_by == "names"
 
 
-def test_tied_weights_may_have_either_of_their_names(tiny_policy, train):
-    policy = tiny_policy("full")
+def test_tied_weights_may_have_either_of_their_names():
+    policy = build_policy("full")
     policy.model.lm_head.weight = policy.model.get_input_embeddings().weight
     tied = type(policy)(policy.model, eos_token_id=1, pad_token_id=0)
     optimizer = train(tied, SGD(tied.model.parameters(), lr=1e-3, momentum=0.9))
@@ -218,10 +206,8 @@ def one_process():
     torch.distributed.destroy_process_group()
 
 
-def test_what_fsdp_gathers_is_matched_and_what_it_holds_is_refused(
-    tiny_policy, batch, train, relative_error, max_length, one_process, tmp_path
-):
-    policy = tiny_policy("full")
+def test_what_fsdp_gathers_is_matched_and_what_it_holds_is_refused(one_process, tmp_path):
+    policy = build_policy("full")
     sharded = copy.deepcopy(policy.model)
     for layer in sharded.model.layers:
         fully_shard(layer)
@@ -239,7 +225,7 @@ def test_what_fsdp_gathers_is_matched_and_what_it_holds_is_refused(
     )
     torch.save(whole, tmp_path / "optimizer.pt")
     steps = [
-        compute_step(policy, batch(), source, max_response_length=max_length)
+        compute_step(policy, build_batch(), source, max_response_length=MAX_LENGTH)
         for source in (tmp_path / "optimizer.pt", plain)
     ]
     assert [step.matched_by for step in steps] == ["names", "identity"]

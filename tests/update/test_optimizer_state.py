@@ -8,15 +8,17 @@ from torch.optim import SGD, AdamW
 
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step
+from tests.update.plain import MAX_LENGTH, build_batch, build_policy, train
 
 
 def trainable(policy):
     return [p for p in policy.model.parameters() if p.requires_grad]
 
 
-@pytest.fixture
-def trained(tiny_policy, train):
-    policy = tiny_policy()
+@pytest.fixture(scope="module")
+def trained():
+    """A policy and its optimizer; nothing changes them."""
+    policy = build_policy()
     return policy, train(policy, AdamW(trainable(policy), lr=1e-3, weight_decay=0.1))
 
 
@@ -31,21 +33,21 @@ def saved(trained, tmp_path):
     return write
 
 
-def test_object_copy_state_dict_file_and_folder_give_the_same_step(
-    trained, saved, batch, max_length
-):
+def test_object_copy_state_dict_file_and_folder_give_the_same_step(trained, saved):
     policy, optimizer = trained
     of_a_copy = AdamW(trainable(copy.deepcopy(policy)))
     of_a_copy.load_state_dict(optimizer.state_dict())
     sources = [optimizer, of_a_copy, optimizer.state_dict(), saved(), str(saved().parent)]
-    steps = [compute_step(policy, batch(), x, max_response_length=max_length) for x in sources]
+    steps = [
+        compute_step(policy, build_batch(), x, max_response_length=MAX_LENGTH) for x in sources
+    ]
     assert [step.matched_by for step in steps] == ["identity"] + ["order"] * 4
     for step in steps[1:]:
         assert all(torch.equal(x, steps[0].direction[n]) for n, x in step.direction.items())
 
 
-def test_sidecar_puts_another_order_right(tiny_policy, train, tmp_path, trained):
-    policy = tiny_policy()
+def test_sidecar_puts_another_order_right(tmp_path, trained):
+    policy = build_policy()
     backwards = train(policy, AdamW(trainable(policy)[::-1], lr=1e-3, weight_decay=0.1))
     torch.save(backwards.state_dict(), tmp_path / "optimizer.pt")
     with pytest.raises(ValueError, match=r"q_proj.lora_A.* has shape \(3, 16\), but 'exp_avg'"):
@@ -74,18 +76,18 @@ def test_a_short_precision_state_is_read_in_float64(trained):
         state["exp_avg"] = state["exp_avg"].float()
     moments = load_optimizer_state(policy, state_dict).moments[policy.names[0]]
     assert moments["exp_avg"].dtype == torch.float64
-    assert moments["step"] == 3.0
+    assert moments["step"] == 2.0
 
 
-def test_frozen_parameters_in_the_optimizer_need_no_state(tiny_policy, train):
-    policy = tiny_policy()
+def test_frozen_parameters_in_the_optimizer_need_no_state():
+    policy = build_policy()
     optimizer = train(policy, AdamW(policy.model.parameters(), lr=1e-3))
     state = load_optimizer_state(policy, optimizer.state_dict())
     assert set(state.moments) == set(policy.names)
 
 
-def test_a_fresh_optimizer_is_taken_as_object_or_state_dict_but_not_as_file(tiny_policy, tmp_path):
-    policy = tiny_policy()
+def test_a_fresh_optimizer_is_taken_as_object_or_state_dict_but_not_as_file(tmp_path):
+    policy = build_policy()
     fresh = AdamW(trainable(policy))
     for given in (fresh, fresh.state_dict()):
         assert "fresh" in load_optimizer_state(policy, given).warnings[0]
@@ -94,8 +96,8 @@ def test_a_fresh_optimizer_is_taken_as_object_or_state_dict_but_not_as_file(tiny
         load_optimizer_state(policy, tmp_path)
 
 
-def test_sgd_without_momentum_has_no_state_to_miss(tiny_policy, tmp_path):
-    policy = tiny_policy()
+def test_sgd_without_momentum_has_no_state_to_miss(tmp_path):
+    policy = build_policy()
     torch.save(SGD(trainable(policy), lr=0.1).state_dict(), tmp_path / "optimizer.pt")
     assert load_optimizer_state(policy, tmp_path).warnings == ()
 
@@ -151,15 +153,13 @@ def test_a_state_that_does_not_fit_is_refused(trained, saved, change, words):
         load_optimizer_state(trained[0], saved(change))
 
 
-def test_a_state_that_one_parameter_lacks_is_refused_where_the_batch_moves_it(
-    trained, saved, batch, max_length
-):
+def test_a_state_that_one_parameter_lacks_is_refused_where_the_batch_moves_it(trained, saved):
     file = saved(drop_one)
     state = load_optimizer_state(trained[0], file)
     (name,) = state.untrained
     assert name in state.warnings[0]
     with pytest.raises(ValueError, match=rf"gradient for parameter '{name}'"):
-        compute_step(trained[0], batch(), file, max_response_length=max_length)
+        compute_step(trained[0], build_batch(), file, max_response_length=MAX_LENGTH)
 
 
 def test_tensors_of_equal_settings_are_one_group(trained, saved):
@@ -169,8 +169,9 @@ def test_tensors_of_equal_settings_are_one_group(trained, saved):
     assert group["lr"] == state.learning_rate
 
 
-def test_rate_zero_beside_another_rate_is_refused(trained):
-    policy, optimizer = trained
+def test_rate_zero_beside_another_rate_is_refused():
+    policy = build_policy()
+    optimizer = AdamW(trainable(policy), lr=1e-3)
     group = optimizer.param_groups[0]
     rest = group | {"params": group["params"][9:]}
     optimizer.param_groups = [group | {"params": group["params"][:9], "lr": 0.0}, rest]
@@ -178,8 +179,8 @@ def test_rate_zero_beside_another_rate_is_refused(trained):
         load_optimizer_state(policy, optimizer)
 
 
-def test_a_state_of_what_the_policy_does_not_train_is_refused(tiny_policy, train):
-    policy = tiny_policy("full")
+def test_a_state_of_what_the_policy_does_not_train_is_refused():
+    policy = build_policy("full")
     optimizer = train(policy, AdamW(policy.model.parameters(), lr=1e-3))
     policy.model.get_input_embeddings().requires_grad_(False)
     smaller = type(policy)(policy.model, eos_token_id=1, pad_token_id=0)
@@ -187,16 +188,16 @@ def test_a_state_of_what_the_policy_does_not_train_is_refused(tiny_policy, train
         load_optimizer_state(smaller, optimizer)
 
 
-def test_a_live_optimizer_of_other_shapes_is_refused(tiny_policy):
-    policy = tiny_policy()
+def test_a_live_optimizer_of_other_shapes_is_refused():
+    policy = build_policy()
     optimizer = SGD([p.detach().clone().requires_grad_() for p in trainable(policy)[::-1]])
     with pytest.raises(ValueError, match="optimizer's parameter"):
         load_optimizer_state(policy, optimizer)
 
 
-def test_a_missing_file_is_an_error(tiny_policy, tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no optimizer state at .*optimizer\.pt"):
-        load_optimizer_state(tiny_policy(), tmp_path)
+        load_optimizer_state(build_policy(), tmp_path)
 
 
 class Command:
@@ -209,10 +210,10 @@ class Command:
     [pickle.dumps(Command(), protocol=2), b"", b"some text", b"PK\x03\x04 not a zip"],
     ids=["code", "empty", "text", "broken-zip"],
 )
-def test_a_file_that_is_not_tensors_is_refused_and_not_run(tiny_policy, tmp_path, capsys, content):
+def test_a_file_that_is_not_tensors_is_refused_and_not_run(tmp_path, capsys, content):
     (tmp_path / "optimizer.pt").write_bytes(content)
     with pytest.raises(ValueError, match="tensors and plain values"):
-        load_optimizer_state(tiny_policy(), tmp_path)
+        load_optimizer_state(build_policy(), tmp_path)
     assert "a pickle was run" not in capsys.readouterr().out
 
 

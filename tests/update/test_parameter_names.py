@@ -4,6 +4,7 @@ from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments
 
 from isentrope.update.parameter_names import names_of_states
+from tests.update.plain import build_policy
 
 
 def groups_of(optimizer):
@@ -22,8 +23,8 @@ def plain_groups(*sizes, **options):
 
 
 @pytest.mark.parametrize("adaptation", ["lora", "full"])
-def test_order_rule_is_that_of_the_hugging_face_trainer(tiny_policy, tmp_path, adaptation):
-    policy = tiny_policy(adaptation)
+def test_order_rule_is_that_of_the_hugging_face_trainer(tmp_path, adaptation):
+    policy = build_policy(adaptation)
     optimizer = trainer_optimizer(policy, tmp_path)
     by_id = {id(p): name for name, p in policy.model.named_parameters()}
     expected = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"]]
@@ -31,15 +32,15 @@ def test_order_rule_is_that_of_the_hugging_face_trainer(tiny_policy, tmp_path, a
     assert (expected == list(policy.names)) == (adaptation == "lora")
 
 
-def test_one_group_is_the_models_own_order(tiny_policy):
-    policy = tiny_policy()
+def test_one_group_is_the_models_own_order():
+    policy = build_policy()
     every = [name for name, _ in policy.model.named_parameters()]
     for names in (list(policy.names), every):
         assert names_of_states(policy, plain_groups(len(names))) == (names, "order")
 
 
-def test_a_live_optimizer_is_matched_by_identity_in_any_order(tiny_policy):
-    policy = tiny_policy()
+def test_a_live_optimizer_is_matched_by_identity_in_any_order():
+    policy = build_policy()
     backwards = list(policy.model.named_parameters())[::-1]
     optimizer = AdamW([p for _, p in backwards])
     names, source = names_of_states(
@@ -48,15 +49,15 @@ def test_a_live_optimizer_is_matched_by_identity_in_any_order(tiny_policy):
     assert (names, source) == ([name for name, _ in backwards], "identity")
 
 
-def test_names_written_by_torch_come_before_the_order_rule(tiny_policy):
-    policy = tiny_policy()
+def test_names_written_by_torch_come_before_the_order_rule():
+    policy = build_policy()
     backwards = [(n, p) for n, p in policy.model.named_parameters() if p.requires_grad][::-1]
     names, source = names_of_states(policy, groups_of(AdamW(backwards)))
     assert (names, source) == (list(policy.names)[::-1], "param_names")
 
 
-def test_the_callers_names_come_first_and_may_lack_the_adapter_infix(tiny_policy):
-    policy = tiny_policy()
+def test_the_callers_names_come_first_and_may_lack_the_adapter_infix():
+    policy = build_policy()
     bare = [name.replace(".default.", ".") for name in policy.names][::-1]
     expected = list(policy.names)[::-1]
     groups = plain_groups(len(bare) - 3, 3, weight_decay=0.1)
@@ -75,8 +76,8 @@ def test_the_callers_names_come_first_and_may_lack_the_adapter_infix(tiny_policy
         (lambda n: [n[:9], n[9:]], r"groups hold \[28\] parameters, and \[9, 19\] are named"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(tiny_policy, change, words):
-    policy = tiny_policy()
+def test_names_that_do_not_fit_are_refused(change, words):
+    policy = build_policy()
     names = list(policy.names)
     with pytest.raises(ValueError, match=words):
         names_of_states(policy, plain_groups(len(names)), chosen=change(names))
@@ -94,18 +95,18 @@ def test_names_that_do_not_fit_are_refused(tiny_policy, change, words):
         (plain_groups(9, 9, 10), r"3 param groups .*names="),
     ],
 )
-def test_counts_that_do_not_fit_are_refused(tiny_policy, groups, words):
+def test_counts_that_do_not_fit_are_refused(groups, words):
     with pytest.raises(ValueError, match=words):
-        names_of_states(tiny_policy(), groups)
+        names_of_states(build_policy(), groups)
 
 
-def test_groups_that_are_not_decay_and_no_decay_are_refused(tiny_policy):
+def test_groups_that_are_not_decay_and_no_decay_are_refused():
     with pytest.raises(ValueError, match="decay and no-decay"):
-        names_of_states(tiny_policy("full"), plain_groups(15, 12, weight_decay=0.1))
+        names_of_states(build_policy("full"), plain_groups(15, 12, weight_decay=0.1))
 
 
-def test_an_optimizer_of_part_of_theta_or_of_another_model_too_is_refused(tiny_policy):
-    policy = tiny_policy()
+def test_an_optimizer_of_part_of_theta_or_of_another_model_too_is_refused():
+    policy = build_policy()
     own = [p for p in policy.model.parameters() if p.requires_grad]
     stranger = torch.nn.Parameter(torch.zeros(2))
     for parameters, words in (

@@ -21,6 +21,7 @@ from isentrope import Policy
 from isentrope.checks import check_adapter
 from isentrope.update.step import compute_step
 from tests import cases
+from tests.update.plain import MAX_LENGTH, build_batch, relative_error, replay, train
 
 DOCS = Path(__file__).parents[2] / "docs" / "results" / "optimizers.md"
 BOUND = 1e-6
@@ -93,17 +94,15 @@ def saved(config, folder, tied=False):
     ("variant", "tied"),
     [pytest.param(*x, marks=() if x in FEW else pytest.mark.slow) for x in CASES],
 )
-def test_v_of_the_variant_is_a_real_step(
-    tmp_path, batch, train, replay, relative_error, max_length, variant, tied
-):
+def test_v_of_the_variant_is_a_real_step(tmp_path, variant, tied):
     folder = saved(VARIANTS[variant](), tmp_path, tied)
     policy = Policy.from_checkpoint(folder, eos_token_id=1, pad_token_id=0, temperature=0.8)
     assert check_adapter(policy, folder).passed, check_adapter(policy, folder)
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimizer = train(policy, AdamW(parameters, lr=1e-3, weight_decay=0.1), steps=1)
     torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-    step = compute_step(policy, batch(), folder, max_response_length=max_length)
-    assert relative_error(step.direction, replay(policy, optimizer, batch())) < BOUND
+    step = compute_step(policy, build_batch(), folder, max_response_length=MAX_LENGTH)
+    assert relative_error(step.direction, replay(policy, optimizer, build_batch())) < BOUND
 
 
 @pytest.mark.parametrize("variant", REFUSED)

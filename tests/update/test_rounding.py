@@ -12,6 +12,7 @@ from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import rounded_step
 from isentrope.update.step import follow_rule
+from tests.update.plain import build_policy, relative_error
 
 OPTIMIZERS = {
     "adamw": lambda p: AdamW(p, lr=1e-3, weight_decay=0.1),
@@ -30,9 +31,9 @@ def gradients(model, seed):
         parameter.grad = g.to(parameter.dtype)
 
 
-def trained(tiny_policy, make, kind=torch.bfloat16, steps=2):
+def trained(make, kind=torch.bfloat16, steps=2):
     """A policy with the weights of a model in 16 bits, that model, and its optimizer."""
-    policy = tiny_policy("full")
+    policy = build_policy("full")
     model = copy.deepcopy(policy.model).to(kind)
     optimizer = make(list(model.parameters()))
     for seed in range(steps):
@@ -56,8 +57,8 @@ def as_step(policy, state, gradient, clip=1.0):
     ("name", "kind"),
     [*((name, torch.bfloat16) for name in OPTIMIZERS), ("sgd-momentum", torch.float16)],
 )
-def test_the_rounded_step_is_the_real_one(tiny_policy, relative_error, name, kind):
-    policy, model, optimizer = trained(tiny_policy, OPTIMIZERS[name], kind)
+def test_the_rounded_step_is_the_real_one(name, kind):
+    policy, model, optimizer = trained(OPTIMIZERS[name], kind)
     state = load_optimizer_state(policy, copy.deepcopy(optimizer.state_dict()))
     gradients(model, 9)
     names = [n for n, _ in policy.model.named_parameters()]
@@ -76,8 +77,8 @@ def test_the_rounded_step_is_the_real_one(tiny_policy, relative_error, name, kin
     assert 0 < found.moved < 1
 
 
-def test_a_small_step_is_lost_and_a_large_one_is_not(tiny_policy):
-    policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"])
+def test_a_small_step_is_lost_and_a_large_one_is_not():
+    policy, _, optimizer = trained(OPTIMIZERS["adamw"])
     state = load_optimizer_state(policy, optimizer.state_dict())
     gradient = {n: torch.ones_like(p) for n, p in policy.theta.items()}
     step = as_step(policy, state, gradient)
@@ -89,16 +90,16 @@ def test_a_small_step_is_lost_and_a_large_one_is_not(tiny_policy):
     assert large.error < 0.05
 
 
-def test_a_step_that_overflows_is_refused(tiny_policy):
-    policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"], steps=0)
+def test_a_step_that_overflows_is_refused():
+    policy, _, optimizer = trained(OPTIMIZERS["adamw"], steps=0)
     state = load_optimizer_state(policy, optimizer.state_dict())
     step = as_step(policy, state, {n: torch.zeros_like(p) for n, p in policy.theta.items()})
     with pytest.raises(ValueError, match=r"float16 .*master_weights=true"):
         rounded_step(policy, state, step, dict.fromkeys(policy.names, torch.float16), 1e-3)
 
 
-def test_groups_with_other_rates_are_rounded_at_their_own(tiny_policy):
-    policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["sgd"])
+def test_groups_with_other_rates_are_rounded_at_their_own():
+    policy, _, optimizer = trained(OPTIMIZERS["sgd"])
     saved = optimizer.state_dict()
     group = saved["param_groups"][0]
     half = len(group["params"]) // 2
@@ -114,8 +115,8 @@ def test_groups_with_other_rates_are_rounded_at_their_own(tiny_policy):
     assert not any(bool(found.direction[n].any()) for n in policy.names[half:])
 
 
-def test_only_parameters_that_training_kept_in_16_bits_are_rounded(tiny_policy):
-    policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"])
+def test_only_parameters_that_training_kept_in_16_bits_are_rounded():
+    policy, _, optimizer = trained(OPTIMIZERS["adamw"])
     state = load_optimizer_state(policy, optimizer.state_dict())
     bfloat16 = dict.fromkeys(policy.names, torch.bfloat16)
     assert short_types(policy, state.types, {}) == bfloat16  # by its moments, whatever is on disk
@@ -124,7 +125,7 @@ def test_only_parameters_that_training_kept_in_16_bits_are_rounded(tiny_policy):
         entry["exp_avg"] = entry["exp_avg"].float()
     master = load_optimizer_state(policy, saved)
     assert short_types(policy, master.types, bfloat16) == {}
-    plain, _, stateless = trained(tiny_policy, OPTIMIZERS["sgd"])
+    plain, _, stateless = trained(OPTIMIZERS["sgd"])
     state = load_optimizer_state(plain, stateless.state_dict())
     assert short_types(plain, state.types, bfloat16) == bfloat16  # by the files
     first = plain.names[0]

@@ -9,6 +9,7 @@ from torch import optim
 from isentrope.checks import check_optimizer
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step
+from tests.update.plain import MAX_LENGTH, build_batch, build_policy, relative_error, replay, train
 
 DOCS = Path(__file__).parents[2] / "docs" / "results" / "optimizers.md"
 BOUND = 1e-6
@@ -55,21 +56,19 @@ FOREIGN = {  # settings of the param groups of libraries that are not installed 
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_v_is_the_step_that_the_optimizer_takes(
-    tiny_policy, batch, train, replay, relative_error, max_length, tmp_path, name
-):
-    policy = tiny_policy()
+def test_v_is_the_step_that_the_optimizer_takes(tmp_path, name):
+    policy = build_policy()
     optimizer = SUPPORTED[name]([p for p in policy.model.parameters() if p.requires_grad])
-    train(policy, optimizer, steps=2)
+    train(policy, optimizer, steps=1)
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    step = compute_step(policy, batch(), tmp_path, max_response_length=max_length)
-    assert relative_error(step.direction, replay(policy, optimizer, batch())) < BOUND
+    step = compute_step(policy, build_batch(), tmp_path, max_response_length=MAX_LENGTH)
+    assert relative_error(step.direction, replay(policy, optimizer, build_batch())) < BOUND
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_optimizers_are_refused_with_no_advice_that_does_not_fit(tiny_policy, name):
+def test_other_optimizers_are_refused_with_no_advice_that_does_not_fit(name):
     make, words = REFUSED[name]
-    policy = tiny_policy()
+    policy = build_policy()
     optimizer = make([p for p in policy.model.parameters() if p.requires_grad])
     with pytest.raises(ValueError, match=words):
         load_optimizer_state(policy, optimizer)
@@ -79,9 +78,9 @@ def test_other_optimizers_are_refused_with_no_advice_that_does_not_fit(tiny_poli
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_optimizers_of_other_libraries_are_refused(tiny_policy, name):
+def test_optimizers_of_other_libraries_are_refused(name):
     with pytest.raises(ValueError, match=OTHER):
-        load_optimizer_state(tiny_policy(), {"state": {}, "param_groups": [FOREIGN[name]]})
+        load_optimizer_state(build_policy(), {"state": {}, "param_groups": [FOREIGN[name]]})
 
 
 def test_the_documentation_lists_these_optimizers():

@@ -1,8 +1,13 @@
-"""Every axis of the page has a unit, and no class of points or lines is known by its hue alone."""
+"""A page with every panel: its sections, its files, what can be read, and axes with units."""
 
 import ast
+import csv
+import html
+import io
 import json
 import re
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +22,7 @@ from isentrope.reports.panels import curves
 from isentrope.reports.report import write_report
 from tests.axis_labels import lacks_unit, told_by_hue, unlabelled
 from tests.reports import made_up
+from tests.reports.made_up import UNIT
 from tests.reports.test_compare import classes, positions
 from tests.reports.test_trade_off import rewarded
 
@@ -71,11 +77,10 @@ def write_step(run, name):
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory):
-    """Every panel that has a figure, by key."""
+def drawn(tmp_path_factory):
+    """A report that has every panel, and the figures, by key."""
     folder = tmp_path_factory.mktemp("work")
-    run = folder / "run"
-    (run / "logs").mkdir(parents=True)
+    run = folder / "runs" / "one"
     for name in ("step_8", "step_16"):
         write_step(run, name)
     columns = [column for logged in LOGGED for column in logged.drawn]
@@ -84,21 +89,133 @@ def figures(tmp_path_factory):
         {"step": step} | {f"{column}{end}": 0.1 + step / 99 for column in columns for end in ENDS}
         for step in range(1, 40)
     ]
-    (run / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    made_up.write_log(run, lines)
     evaluation = made_up.write_evaluation(folder / "evaluation", run, groups=("easy", "hard"))
-    drawn = {}
+    figures = {}
     image = page.image
 
     def keep(figure, kind, name):
-        drawn[name] = figure
+        figures[name] = figure
         return image(figure, kind, name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "image", keep)
-        assert not [
-            s for s in write_report(run, evaluations=[evaluation]).missing if "left out" in s
-        ]
-    return drawn
+        return write_report(run, evaluations=[evaluation]), figures
+
+
+@pytest.fixture
+def figures(drawn):
+    """Every panel that has a figure, by key."""
+    return drawn[1]
+
+
+@pytest.fixture
+def whole(drawn):
+    """The report, and the text of its page."""
+    return drawn[0], drawn[0].page.read_text(encoding="utf-8")
+
+
+SECTIONS = (
+    "change",
+    "budget",
+    "tokens",
+    "plane",
+    "kernel",
+    "audit",
+    "training",
+    "control",
+    "checks",
+    "study",
+    "provenance",
+)
+
+
+def test_a_whole_run_has_every_section_in_order(whole):
+    assert tuple(re.findall(r'<section id="(\w+)-section"', whole[1])) == SECTIONS
+    assert not any("evaluation" in sentence for sentence in whole[0].missing)
+    assert not any("left out" in sentence for sentence in whole[0].missing)
+
+
+def test_the_page_asks_for_nothing_outside_itself(whole):
+    page = html.unescape(whole[1])
+    assert "default-src 'none'" in page
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page)
+    assert not re.findall(r"url\((?!#)[^)]*\)|@import", page)
+
+
+def test_identifiers_are_used_once_and_every_reference_finds_its_own(whole):
+    found = re.findall(r'\sid="([^"]+)"', whole[1])
+    assert len(found) == len(set(found))
+    references = re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', whole[1])
+    assert {a or b for a, b in references} <= set(found)
+
+
+def test_colours_of_figures_are_those_of_the_scheme(whole):
+    figures = re.findall(r"<svg.*?</svg>", whole[1], flags=re.DOTALL)
+    assert len(figures) > 10
+    assert all("var(--ink)" in svg or "var(--muted)" in svg for svg in figures)
+    assert not [c for svg in figures for c in re.findall(r"(?:fill|stroke): (#\w+)", svg)]
+
+
+def test_every_figure_is_a_file_and_its_data_are_beside_it(whole):
+    stems = {path.stem for path in whole[0].folder.glob("*.svg")}
+    assert {"delta_h", "budget", "kernel", "spectrum", "audit", "plane", "pass_at_k"} <= stems
+    for stem in stems:
+        assert (whole[0].folder / f"{stem}.png").stat().st_size > 1000
+        assert (whole[0].folder / f"{stem}.csv").read_text().count("\n") > 1
+        ElementTree.parse(whole[0].folder / f"{stem}.svg")
+
+
+def values_of(page, key):
+    """What can be read at the points of a figure."""
+    figure = re.search(rf'<figure id="{key}".*?</figure>', page, flags=re.DOTALL)[0]
+    content = re.search(r'class="points">(.*?)</script>', figure, flags=re.DOTALL)
+    return json.loads(content[1]) if content else None
+
+
+def test_every_figure_has_values_to_be_read_with_their_units(whole):
+    stems = {path.stem for path in whole[0].folder.glob("*.svg")}
+    values = {stem: values_of(whole[1], stem) for stem in stems}
+    assert all(x["pictures"] or any(group[3] for group in x["groups"]) for x in values.values())
+    before, between, after, points = values["delta_h"]["groups"][0]
+    read = [before + across + between + value + after for _, _, across, value in points]
+    change = "ΔH −0.0017 [−0.00204,\u00a0−0.00136] nats per token"
+    assert f"measured · learning rate η 0.001 · {change}" in read
+    assert values["kernel"]["pictures"][0]["hundredths"][0][0] == 100
+    assert {point[2] for point in values["budget"]["groups"][0][3]} >= {"momentum", "measured"}
+
+
+def test_values_are_read_where_their_markers_are_drawn(whole):
+    for stem in ("delta_h", "spectrum", "plane_step"):
+        svg = (whole[0].folder / f"{stem}.svg").read_text()
+        uses = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)
+        markers = np.array(uses, dtype=float)
+        places = np.array([p[:2] for p in values_of(whole[1], stem)["groups"][0][3]])
+        gaps = np.abs(places[:, None] - markers).max(-1).min(1)
+        assert gaps.max() <= 1, stem
+
+
+def test_the_data_link_holds_the_numbers_that_are_drawn(whole):
+    link = re.search(r'href="data:text/csv[^,]*,([^"]*)" download="delta_h.csv"', whole[1])
+    rows = list(csv.DictReader(io.StringIO(urllib.parse.unquote(link.group(1)))))
+    drawn = [(float(row["learning rate η"]), float(row[f"ΔH ({UNIT})"])) for row in rows[:3]]
+    assert drawn == [(1e-5, -2e-5), (1e-3, -1.7e-3), (1e-2, 1e-2)]
+
+
+def test_every_panel_names_command_seeds_and_versions(whole):
+    figures = re.findall(r"<figure.*?</figure>", whole[1], flags=re.DOTALL)
+    for figure in figures:
+        assert "Made by <code>isentrope " in figure
+        assert "Seeds: " in figure
+        assert re.search(r"<figcaption>.+\.</figcaption>", figure)
+
+
+@pytest.mark.slow
+def test_the_same_run_gives_the_same_bytes(whole):
+    before = whole[1]
+    run = whole[0].page.parent
+    write_report(run, evaluations=[run.parents[1] / "evaluation"])
+    assert whole[0].page.read_text(encoding="utf-8") == before
 
 
 def test_every_panel_is_looked_at(figures):

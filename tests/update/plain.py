@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -67,7 +66,7 @@ def plain_step(policy, optimizer, rollouts, max_grad_norm=None):
     optimizer.step()
 
 
-def measured_direction(policy, optimizer, rollouts, max_grad_norm=None):
+def replay(policy, optimizer, rollouts, max_grad_norm=None):
     """(θ' − θ)/η of a real step; the policy and the optimizer move."""
     before = {name: x.clone() for name, x in policy.theta.items()}
     plain_step(policy, optimizer, rollouts, max_grad_norm)
@@ -75,41 +74,12 @@ def measured_direction(policy, optimizer, rollouts, max_grad_norm=None):
     return {name: (x - before[name]) / rate for name, x in policy.theta.items()}
 
 
-@pytest.fixture(scope="session")
-def max_length():
-    return MAX_LENGTH
-
-
-@pytest.fixture
-def tiny_policy():
-    return build_policy
-
-
-@pytest.fixture
-def batch():
-    return build_batch
-
-
-@pytest.fixture
-def train():
+def train(policy, optimizer, steps=2, max_grad_norm=None):
     """Several real steps on changing batches, so that every moment is there."""
-
-    def run(policy, optimizer, steps=3, max_grad_norm=None):
-        for seed in range(steps):
-            plain_step(policy, optimizer, build_batch(seed + 10), max_grad_norm)
-        return optimizer
-
-    return run
+    for seed in range(steps):
+        plain_step(policy, optimizer, build_batch(seed + 10), max_grad_norm)
+    return optimizer
 
 
-@pytest.fixture
-def replay():
-    return measured_direction
-
-
-@pytest.fixture
-def relative_error():
-    def error(measured, expected):
-        return norm(axpy(-1.0, expected, measured)) / norm(expected)
-
-    return error
+def relative_error(measured, expected):
+    return norm(axpy(-1.0, expected, measured)) / norm(expected)
