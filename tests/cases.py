@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from isentrope import Policy, Rollouts, Scores
+from isentrope import Policy, Rollouts, Scores, score
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.vectors import Vector
@@ -146,6 +146,17 @@ def direction(policy: Policy, seed: int = 1) -> Vector:
         n: scale * torch.randn(p.shape, generator=generator, dtype=torch.float64)
         for n, p in policy.theta.items()
     }
+
+
+def drawn_by(sampler: Policy, n: int, seed: int = 0) -> Rollouts:
+    """An E of n prompts that another policy drew, with its log-probabilities, over 5 tokens."""
+    exact_policy = exact("qwen2")
+    scores = score(sampler, exact_policy.rollouts)
+    index = exact_policy.draw(n, seed, scores.logprobs.sum(1).exp())
+    batch = exact_policy.rollouts.select(index)
+    return batch.with_columns(
+        prompt_index=torch.arange(n), sampler_logprobs=batch.ragged(scores.logprobs[index])
+    )
 
 
 def ragged(n: int = 7, vocabulary: int = 5, seed: int = 0) -> Rollouts:

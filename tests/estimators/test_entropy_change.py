@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope import EstimatorOptions, entropy_change, entropy_gradient, score
+from isentrope import EstimatorOptions, entropy_change, entropy_gradient
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from tests import cases
@@ -87,32 +87,8 @@ def test_one_response_has_no_error_and_no_verdict_of_trust():
     assert any("One prompt draw" in w for w in sweep.points[0].change.warnings)
 
 
-def test_sampler_logprobs_enter_the_weights():
-    """A sample of θ + v, declared as such, measures θ: the weights undo the sampler."""
-    exact = cases.exact("table")
-    v, policy = cases.direction(exact.policy), exact.policy
-    with policy.shifted(v, 0.3):
-        batch = exact.sample(4096, seed=0)
-        scores = score(policy, batch)
-    declared = batch.with_columns(
-        sampler_logprobs=[s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
-    )
-    truth = exact.entropy("sequence")
-    of_sequences = EstimatorOptions("sequence")
-    right = entropy_change(policy, declared, v, [], of_sequences, order=0).entropy
-    wrong = entropy_change(policy, batch, v, [], of_sequences, order=0).entropy
-    assert abs(right.value - truth) < 4 * right.se
-    assert abs(wrong.value - truth) > 6 * wrong.se
-
-
-def drawn_at(temperature, n=256):
-    """An E-batch that a sampler at another temperature drew, and says so."""
-    exact = cases.exact("qwen2")
-    scores = score(cases.policy("qwen2", temperature=temperature), exact.rollouts)
-    index = exact.draw(n, 0, scores.logprobs.sum(1).exp())
-    said = [s[m] for s, m in zip(scores.logprobs[index], scores.mask[index], strict=True)]
-    batch = exact.rollouts.select(index)
-    return batch.with_columns(prompt_index=torch.arange(n), sampler_logprobs=said)
+def drawn_at(temperature):
+    return cases.drawn_by(cases.policy("qwen2", temperature=temperature), 256)
 
 
 def quantities(sweep):

@@ -22,20 +22,20 @@ def prefix_baseline(exact, mask):
 
 @cache
 def derivatives_of_scores(name):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     return score_along(exact.policy, exact.rollouts, cases.direction(exact.policy), 2)
 
 
 @cache
 def scores_after(name, eta):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     moved = exact.policy.parameters_along(cases.direction(exact.policy), eta)
     return score(exact.policy, exact.rollouts, moved)
 
 
 @cache
 def truth_by_differences(name, per):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     return exact.derivatives(cases.direction(exact.policy), per)
 
 
@@ -47,7 +47,7 @@ def functional_of(exact, per, method, base):
 
 @pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.ARCHITECTURES))
 def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, per):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     v, omega = cases.direction(exact.policy), exact.probabilities()
     base = scores_after(name, 0.0)
     f = functional_of(exact, per, method, base)
@@ -60,7 +60,7 @@ def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, per):
 
 @pytest.mark.parametrize(("name", "method", "per"), cases.pairwise(cases.ARCHITECTURES))
 def test_at_exact_weights_the_derivatives_are_exact(name, method, per):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     series = derivatives_of_scores(name)
     f = functional_of(exact, per, method, series[0])
     none = torch.zeros_like(series[0].logprobs)

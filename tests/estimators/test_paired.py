@@ -38,7 +38,7 @@ def test_changes_and_differences_are_the_enumerated_ones(name):
     steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2)}
     steps["none"] = {n: torch.zeros_like(p) for n, p in steps["1"].items()}
     found = paired_changes(
-        exact.policy, batch(exact, 4000, 3), steps, ETA, pairs=[(name, ("none",)) for name in steps]
+        exact.policy, batch(exact, 1500, 3), steps, ETA, pairs=[(name, ("none",)) for name in steps]
     )
     for step, direction in steps.items():
         truth = exact.entropy_change(direction, ETA, "token")
@@ -106,7 +106,7 @@ def test_a_shrunk_step_has_price_1_to_first_order():
     exact = cases.exact("qwen2")
     plain = cases.direction(exact.policy, 1)
     steps = {"plain": plain, "half": {n: 0.5 * x for n, x in plain.items()}}
-    E = exact.sample(4000, 3)
+    E = exact.sample(1000, 3)
     off = [priced(exact, steps, E, ETA / k)["half"].price.value - 1 for k in (1, 2, 4)]
     assert off[0] / off[1] == pytest.approx(2, rel=0.1)
     assert off[1] / off[2] == pytest.approx(2, rel=0.1)

@@ -55,9 +55,9 @@ def before(exact, length):
 
 
 @pytest.mark.parametrize("name", cases.POLICIES)
-@pytest.mark.parametrize("length", [1, 2, 4])
+@pytest.mark.parametrize("length", [1, 2, 3])
 def test_entropy_of_the_first_places_is_that_of_responses_cut_there(name, length):
-    exact, v = cases.exact(name), cases.direction(cases.exact(name).policy)
+    exact, v = cases.small_exact(name), cases.direction(cases.small_exact(name).policy)
     short = cut(exact, length)
     value, first, change, *_ = statistics(exact, before(exact, length))
     assert value == pytest.approx(short.entropy("sequence"), rel=1e-10)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -53,11 +54,15 @@ def test_it_does_not_depend_on_the_estimator_of_entropy(method):
     assert (one.value, one.se, one.unit) == (other.value, other.se, "reward")
 
 
-def test_a_constant_reward_never_changes():
+@cache
+def change_of_64():
+    """ΔH of a step, from 64 responses."""
     exact = cases.exact("qwen2")
-    E = exact.sample(64, 0)
-    change = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.05])
-    found = reward_change(change, torch.full((64,), 3.0))
+    return entropy_change(exact.policy, exact.sample(64, 0), cases.direction(exact.policy), [0.05])
+
+
+def test_a_constant_reward_never_changes():
+    found = reward_change(change_of_64(), torch.full((64,), 3.0))
     assert found.reward.value == pytest.approx(3)
     numbers = [found.first_order, found.second_order, found.points[0].change]
     assert [x.value for x in numbers] == pytest.approx([0, 0, 0], abs=1e-12)
@@ -71,12 +76,9 @@ def test_a_constant_reward_never_changes():
 @pytest.mark.parametrize("rewarded", [0, 1, 9])
 @pytest.mark.parametrize("common", [0.0, 1.0])
 def test_changes_of_a_rare_reward_have_no_interval_and_the_reward_a_bounded_one(rewarded, common):
-    exact = cases.exact("qwen2")
-    E = exact.sample(64, 0)
-    change = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.05])
     rewards = torch.full((64,), common)
     rewards[:rewarded] = 1 - common
-    found = reward_change(change, rewards)
+    found = reward_change(change_of_64(), rewards)
     for number in (found.first_order, found.second_order, found.points[0].change):
         assert math.isfinite(number.se)
         assert math.isnan(number.ci_low)
@@ -88,10 +90,7 @@ def test_changes_of_a_rare_reward_have_no_interval_and_the_reward_a_bounded_one(
 
 
 def test_ten_responses_with_another_reward_have_an_interval():
-    exact = cases.exact("qwen2")
-    E = exact.sample(64, 0)
-    change = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.05])
-    found = reward_change(change, (torch.arange(64) < 10).double())
+    found = reward_change(change_of_64(), (torch.arange(64) < 10).double())
     assert math.isfinite(found.first_order.ci_low)
     assert math.isfinite(found.points[0].change.ci_low)
 

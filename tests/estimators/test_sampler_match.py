@@ -13,14 +13,8 @@ from isentrope.policy.chi_square import RowSampler
 from tests import cases
 
 
-def drawn(sampler, n=128):
-    """An E-batch of another policy, with the log-probabilities that it drew them with."""
-    exact = cases.exact("qwen2")
-    scores = score(sampler, exact.rollouts)
-    index = exact.draw(n, 0, scores.logprobs.sum(1).exp())
-    kept = [s[m] for s, m in zip(scores.logprobs[index], scores.mask[index], strict=True)]
-    batch = exact.rollouts.select(index)
-    return batch.with_columns(prompt_index=torch.arange(n), sampler_logprobs=kept)
+def drawn(sampler):
+    return cases.drawn_by(sampler, 128)
 
 
 def match(batch):

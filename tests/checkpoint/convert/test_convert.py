@@ -200,10 +200,15 @@ def zero(base, folder, stage, count=2, padding=0):
     return weights, optimizer
 
 
+@pytest.fixture
+def source(tmp_path):
+    """An empty folder of a checkpoint."""
+    (tmp_path / "checkpoint").mkdir()
+    return tmp_path / "checkpoint"
+
+
 @pytest.mark.parametrize(("stage", "padding"), [(1, 0), (2, 0), (2, 3), (3, 0)])
-def test_the_parts_of_zero_are_joined(base, tmp_path, stage, padding):
-    source = tmp_path / "checkpoint"
-    source.mkdir()
+def test_the_parts_of_zero_are_joined(base, source, tmp_path, stage, padding):
     weights, optimizer = zero(base, source, stage, padding=padding)
     made = convert(source, tmp_path / "out", base / "base")
     assert made.layout == "DeepSpeed ZeRO"
@@ -211,9 +216,7 @@ def test_the_parts_of_zero_are_joined(base, tmp_path, stage, padding):
     assert ise.Checkpoint(made.folder).settings["estimator.max_grad_norm"].value == 0.5
 
 
-def test_what_a_trainer_wrote_of_itself_stays(base, tmp_path):
-    source = tmp_path / "checkpoint"
-    source.mkdir()
+def test_what_a_trainer_wrote_of_itself_stays(base, source, tmp_path):
     zero(base, source, 2)
     (source / "trainer_state.json").write_text('{"global_step": 7, "max_grad_norm": 2.0}')
     made = convert(source, tmp_path / "out", base / "base")
@@ -249,9 +252,7 @@ def cut(folder):
         (cut, "rank_1.* cannot be read"),
     ],
 )
-def test_what_is_missing_is_named_and_nothing_is_written(base, tmp_path, damage, words):
-    source = tmp_path / "checkpoint"
-    source.mkdir()
+def test_what_is_missing_is_named_and_nothing_is_written(base, source, tmp_path, damage, words):
     zero(base, source, 2)
     damage(source)
     with pytest.raises((ValueError, FileNotFoundError), match=words):
@@ -259,9 +260,7 @@ def test_what_is_missing_is_named_and_nothing_is_written(base, tmp_path, damage,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_does_not_fit_is_refused(base, tmp_path):
-    source = tmp_path / "checkpoint"
-    source.mkdir()
+def test_a_model_that_does_not_fit_is_refused(base, source, tmp_path):
     zero(base, source, 2)
     with pytest.raises(FileNotFoundError, match="give --model"):
         convert(source, tmp_path / "out")
@@ -274,10 +273,9 @@ def test_a_model_that_does_not_fit_is_refused(base, tmp_path):
         convert(source, tmp_path / "out", other)
 
 
-def test_a_folder_of_no_layout_is_refused(base, tmp_path):
-    (tmp_path / "source").mkdir()
+def test_a_folder_of_no_layout_is_refused(base, source, tmp_path):
     with pytest.raises(FileNotFoundError, match="no layout that is converted"):
-        convert(tmp_path / "source", tmp_path / "out")
+        convert(source, tmp_path / "out")
     with pytest.raises(ValueError, match=r"needs no conversion: `isentrope check .*base`"):
         convert(base / "base", tmp_path / "out")
 

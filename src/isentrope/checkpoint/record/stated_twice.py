@@ -4,7 +4,7 @@
     beside it        trainer_state.json, parameter_names.json, adapter_config.json, the adapter
 
 A contract that was edited in one place contradicts itself in another. Facts that stand in one place
-alone cannot be compared: `tests/checkpoint/record/test_stated_twice.py` lists them.
+alone cannot be compared: `tests/checkpoint/record/test_contract_edits.py` lists them.
 """
 
 from collections.abc import Iterator, Mapping
