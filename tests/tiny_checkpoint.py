@@ -13,12 +13,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from isentrope import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.files import MANIFEST, MARKER
 
+REWARD = "def reward(response, reference):\n    return float(response[:1] == reference)\n"
 PROMPTS = [f"{a}+{b}=" for a in range(6) for b in range(4)]
 
 
@@ -126,10 +127,19 @@ def copied(tiny, folder, names=("step_4",)):
     shutil.copy(tiny / "prompts.jsonl", folder)
     for source, name in zip(("step_4", "checkpoint-8"), names, strict=False):
         shutil.copytree(tiny / source, folder / name)
-        path = folder / name / "adapter_config.json"
-        config = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "base")}
-        path.write_text(json.dumps(config))
+        over_own_base(folder, name)
     return folder
+
+
+def over_own_base(folder, name="step_4"):
+    """Let an adapter name the base beside it, which a test can then change."""
+    path = folder / name / "adapter_config.json"
+    edit_json(path, base_model_name_or_path=str(folder / "base"))
+
+
+def edit_json(path, **changes):
+    """Change keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def as_made_elsewhere(folder):
@@ -197,3 +207,21 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     names = ("step_4", "checkpoint-8")
     return make_checkpoint(folder, names, layers=1, targets=["q_proj", "v_proj"])
+
+
+@pytest.fixture
+def own(tiny, tmp_path):
+    """A folder with step_4 to be changed, prompts.jsonl and rewards.py."""
+    folder = copied(tiny, tmp_path / "own")
+    (folder / "rewards.py").write_text(REWARD)
+    return folder
+
+
+@pytest.fixture
+def recorded(own):
+    """The same with the batch of the next step, as training records it."""
+    record = own / "step_4" / "next_update"
+    record.mkdir()
+    weighted_batch(AutoTokenizer.from_pretrained(own / "step_4")).save(record / "rollouts.parquet")
+    (record / "update.json").write_text(json.dumps({"step": 5, "learning_rate": 1e-3}))
+    return own

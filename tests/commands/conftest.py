@@ -1,3 +1,3 @@
-from tests.tiny_checkpoint import tiny
+from tests.tiny_checkpoint import own, recorded, tiny
 
-__all__ = ["tiny"]
+__all__ = ["own", "recorded", "tiny"]

@@ -6,13 +6,11 @@ import shutil
 
 import pytest
 import yaml
-from transformers import AutoTokenizer
-from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope.cli.commands import COMMANDS
-from isentrope.cli.main import app
-from tests.tiny_checkpoint import PROMPTS, copied, weighted_batch, write_prompts
+from tests import command_line
+from tests.tiny_checkpoint import PROMPTS, write_prompts
 
 MEASURING = {verb.name: verb for verb in COMMANDS if hasattr(verb, "analyse")}
 HALVES = {"test_share": 0.5}
@@ -24,37 +22,16 @@ SMALL = {
     "estimator.eta_list": "[1e-3]",
     "detailed_logging.enabled": "false",
 }
-REWARD = "def reward(response, reference):\n    return float(response[:1] == reference)\n"
 
 
 def call(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    return done.exit_code, " ".join(done.output.replace("│", " ").split()), done.output
+    done = command_line.call(*words)
+    return done.exit_code, command_line.said(done), done.output
 
 
 def sets(**more):
     small = {**SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
     return [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
-
-
-@pytest.fixture
-def own(tiny, tmp_path):
-    """A folder with step_4, prompts.jsonl and rewards.py."""
-    folder = copied(tiny, tmp_path / "own")
-    (folder / "rewards.py").write_text(REWARD)
-    return folder
-
-
-@pytest.fixture
-def recorded(own):
-    """The same with the batch of the next step, which training recorded."""
-    tokenizer = AutoTokenizer.from_pretrained(own / "step_4")
-    batch = weighted_batch(tokenizer)
-    record = own / "step_4" / "next_update"
-    record.mkdir()
-    batch.save(record / "rollouts.parquet")
-    (record / "update.json").write_text(json.dumps({"step": 5, "learning_rate": 1e-3}))
-    return own
 
 
 def given(folder):

@@ -1,17 +1,15 @@
 """A checkpoint in Python gives what the command line gives, by the same road."""
 
-import json
 import shutil
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope.cli.main import app
 from tests.docs.pages import ROOT, blocks
-from tests.tiny_checkpoint import PROMPTS, copied, weighted_batch
+from tests.tiny_checkpoint import PROMPTS
 
 README = ROOT / "README.md"
 SETTINGS = {
@@ -30,26 +28,6 @@ MEASURED = {
 def reward(response, reference):
     """1 where the first character is the reference."""
     return float(response[:1] == reference)
-
-
-@pytest.fixture
-def own(tiny, tmp_path):
-    """A folder with step_4, prompts.jsonl and rewards.py."""
-    folder = copied(tiny, tmp_path / "own")
-    words = "def reward(response, reference):\n    return float(response[:1] == reference)\n"
-    (folder / "rewards.py").write_text(words)
-    return folder
-
-
-@pytest.fixture
-def recorded(own):
-    """The same with the batch of the next step."""
-    record = own / "step_4" / "next_update"
-    record.mkdir()
-    batch = weighted_batch(AutoTokenizer.from_pretrained(own / "step_4"))
-    batch.save(record / "rollouts.parquet")
-    (record / "update.json").write_text(json.dumps({"step": 5, "learning_rate": 1e-3}))
-    return own
 
 
 def by_command(verb, folder, out):

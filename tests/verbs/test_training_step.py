@@ -1,7 +1,5 @@
 """`ise.optimizer_step` reads what the command line reads and refuses what it refuses."""
 
-import shutil
-
 import pytest
 import torch
 
@@ -12,17 +10,10 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.probe.options import setting
 from isentrope.update.step import compute_step as computed
 from tests.tiny_checkpoint import PROMPTS
-from tests.verbs.test_as_trained import refused, with_arguments
+from tests.verbs.as_trained import refused, with_arguments
 
 trl = pytest.importorskip("trl")
 OWN = {"loss_type": "dapo", "beta": 0.0, "max_grad_norm": 1e-3, "scale_rewards": "none"}
-
-
-@pytest.fixture
-def trained(tiny, tmp_path):
-    folder = tmp_path / "trained"
-    shutil.copytree(tiny, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
