@@ -4,17 +4,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 from isentrope import Policy, sample, with_advantages
 from isentrope.cli.chapters import chapters
-from isentrope.cli.main import app
 from isentrope.sampling.tasks.addition import longest_response
+from tests.command_line import call, said
 from tests.tiny_checkpoint import PROMPTS, copied, settings
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in (*arguments, "--details")])
 
 
 @pytest.fixture
@@ -26,13 +21,8 @@ def own(tiny, tmp_path):
     return folder / "step_4", path
 
 
-def text(result) -> str:
-    return " ".join(result.output.replace("│", " ").split())
-
-
 def test_a_sound_checkpoint_is_fit_to_be_measured(own):
-    result = call("check", own[1], "--set", "batch_config.B_E=64")
-    assert result.exit_code == 0, result.output
+    result = call("check", "--details", own[1], "--set", "batch_config.B_E=64", status=0)
     assert "Can be measured" in result.output
     assert "E[surprisal] = E[H]" in result.output
     line = f"Next: isentrope measure {own[1]} --set batch_config.B_E=64"
@@ -41,42 +31,40 @@ def test_a_sound_checkpoint_is_fit_to_be_measured(own):
 
 def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
     quick = ["batch_config.B_E=64", "batch_config.B_U=2", "sampling.max_new_tokens=4"]
-    result = call("check", own[0], *(x for s in quick for x in ("--set", s)))
-    assert result.exit_code == 0, result.output
-    assert "no data set was given: 64 responses" in text(result)
-    assert "matched by sidecar" in text(result)
+    result = call("check", "--details", own[0], *(x for s in quick for x in ("--set", s)), status=0)
+    assert "no data set was given: 64 responses" in said(result)
+    assert "matched by sidecar" in said(result)
     assert f"Next: isentrope measure {own[0]} --prompts FILE --reward FILE.py:NAME" in result.output
 
 
 @pytest.mark.parametrize("setting", ["estimator.objective=recorded", "estimator.off_policy=true"])
 def test_a_replayed_batch_is_not_needed(own, setting):
-    result = call("check", own[1], "--set", setting, "--set", "batch_config.B_E=64")
-    assert "rounding floor" in text(result), result.output
+    result = call("check", "--details", own[1], "--set", setting, "--set", "batch_config.B_E=64")
+    assert "rounding floor" in said(result), result.output
 
 
 def test_rewards_that_are_all_equal_do_not_stop_the_checks(own, tmp_path):
     prompts = tmp_path / "unsolved.jsonl"
     prompts.write_text('{"prompt": "1+1=", "reference": "99"}')
-    result = call("check", own[1], "--set", f"batch_config.dataset_path={prompts}")
-    assert "0 of 3 groups have an advantage" in text(result)
-    assert "rounding floor" in text(result)
+    result = call("check", "--details", own[1], "--set", f"batch_config.dataset_path={prompts}")
+    assert "0 of 3 groups have an advantage" in said(result)
+    assert "rounding floor" in said(result)
 
 
 def test_other_settings_than_in_training_are_named(own):
     checkpoint, config = own
     trained = {"temperature": 0.7, "max_grad_norm": 1.0}
     (checkpoint / "trainer_state.json").write_text(json.dumps(trained))
-    result = call("check", config, "--set", "sampling.temperature=1.0")
-    assert result.exit_code == 1
-    assert "sampling.temperature is 1.0, training had 0.7" in text(result)
+    result = call("check", "--details", config, "--set", "sampling.temperature=1.0", status=1)
+    assert "sampling.temperature is 1.0, training had 0.7" in said(result)
 
 
 def test_settings_that_are_left_out_are_those_of_training(own):
     checkpoint, config = own
     (checkpoint / "trainer_state.json").write_text(json.dumps({"temperature": 0.7}))
-    result = call("check", config)
-    assert "as in training: sampling.temperature" in text(result)
-    assert "sampler = scorer" in text(result)
+    result = call("check", "--details", config)
+    assert "as in training: sampling.temperature" in said(result)
+    assert "sampler = scorer" in said(result)
 
 
 def test_advantages_of_another_rule_are_found_as_measure_finds_them(own):
@@ -87,9 +75,8 @@ def test_advantages_of_another_rule_are_found_as_measure_finds_them(own):
     file = U.save(checkpoint.parent / "U.parquet")
     (checkpoint / "trainer_state.json").write_text(json.dumps({"advantages": "grpo"}))
     given = [f"batch_config.U_file={file}", "batch_config.allow_overlap=true"]
-    result = call("check", config, *(x for s in given for x in ("--set", s)))
-    assert result.exit_code == 1
-    assert "U's advantages are those of dr_grpo, training had grpo" in text(result)
+    result = call("check", "--details", config, *(x for s in given for x in ("--set", s)), status=1)
+    assert "U's advantages are those of dr_grpo, training had grpo" in said(result)
 
 
 def test_an_adapter_trained_with_dropout_is_found(own):
@@ -97,26 +84,25 @@ def test_an_adapter_trained_with_dropout_is_found(own):
     adapter = json.loads((checkpoint / "adapter_config.json").read_text())
     adapter["lora_dropout"] = 0.05
     (checkpoint / "adapter_config.json").write_text(json.dumps(adapter))
-    result = call("check", config)
-    assert result.exit_code == 1
-    assert "lora_dropout" in text(result)
+    result = call("check", "--details", config, status=1)
+    assert "lora_dropout" in said(result)
 
 
 def test_an_adapter_of_zeros_is_named_and_the_other_checks_are_made(own):
     checkpoint, config = own
     path = checkpoint / "adapter_model.safetensors"
     save_file({name: 0 * x for name, x in load_file(path).items()}, path)
-    result = call("check", config)
-    assert result.exit_code == 1
-    assert "factors are all zero" in text(result)
-    assert "nats per sequence in float64" in text(result)
-    assert "direction is zero" not in text(result)
+    result = call("check", "--details", config, status=1)
+    assert "factors are all zero" in said(result)
+    assert "nats per sequence in float64" in said(result)
+    assert "direction is zero" not in said(result)
 
 
 def test_a_missing_checkpoint_is_one_sentence(own):
-    result = call("check", own[1], "--set", "checkpoint.checkpoint_path=nowhere")
-    assert result.exit_code == 1
-    assert "There is no checkpoint folder nowhere" in text(result)
+    result = call(
+        "check", "--details", own[1], "--set", "checkpoint.checkpoint_path=nowhere", status=1
+    )
+    assert "There is no checkpoint folder nowhere" in said(result)
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
@@ -131,21 +117,19 @@ def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_pa
 
 def test_the_demo_does_not_write_over_anything(tmp_path):
     (tmp_path / "precious").write_text("x")
-    result = call("demo", "--out", tmp_path)
-    assert result.exit_code == 1
-    assert "is not empty" in text(result)
+    result = call("demo", "--out", tmp_path, status=1)
+    assert "is not empty" in said(result)
 
 
 def test_what_is_not_there_is_answered_by_both_kinds(tmp_path):
-    result = call("check", tmp_path / "nope")
-    assert result.exit_code == 1
-    assert "the folder of a checkpoint, or a configuration (a YAML file)" in text(result)
+    result = call("check", "--details", tmp_path / "nope", status=1)
+    assert "the folder of a checkpoint, or a configuration (a YAML file)" in said(result)
 
 
 def test_own_prompts_and_responses_have_room_in_any_model(own):
     few = ["batch_config.B_E=64", "batch_config.B_U=2", "sampling.max_new_tokens=40"]
     (own[0] / "trainer_state.json").write_text(json.dumps({"temperature": 0.7}))
     few.append("sampling.temperature=1.0")
-    result = call("check", own[0], *(x for s in few for x in ("--set", s)))
-    assert "training had 0.7" in text(result), result.output
-    assert "Omit the prompt" not in text(result)
+    result = call("check", "--details", own[0], *(x for s in few for x in ("--set", s)))
+    assert "training had 0.7" in said(result), result.output
+    assert "Omit the prompt" not in said(result)

@@ -5,14 +5,13 @@ import math
 from io import StringIO
 
 import pytest
-from typer.testing import CliRunner
 
 from isentrope.cli.commands import COMMANDS
 from isentrope.cli.console import Results, err, out, say, show
-from isentrope.cli.main import app
 from isentrope.commands.command import Conclusion
 from isentrope.nouns.columns import Column
 from isentrope.results.answers.blocks import Table
+from tests.command_line import call
 from tests.golden.printed import everything
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
@@ -30,8 +29,7 @@ def test_control_characters_are_shown_and_not_sent(write, capsys):
 def test_the_name_of_a_folder_is_escaped(tmp_path):
     folder = tmp_path / "x\x1b[2Jy"
     folder.mkdir()
-    done = CliRunner().invoke(app, ["report", str(folder)])
-    assert done.exit_code == 1
+    done = call("report", folder, status=1)
     assert "\x1b" not in done.output
     assert r"x\x1b[2Jy" in done.output
 
@@ -96,5 +94,5 @@ def test_a_note_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_file(
 
 def test_every_verb_takes_details_and_leaves_room_for_conclusions():
     for verb in COMMANDS:
-        assert "--details" in CliRunner().invoke(app, [verb.name, "--help"]).output
+        assert "--details" in call(verb.name, "--help").output
         assert verb.room <= 21

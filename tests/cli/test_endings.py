@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner
 
 from isentrope.cli import session
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
-from isentrope.cli.main import app
 from isentrope.system.errors import FileError
+from tests.command_line import call
 from tests.tiny_checkpoint import settings
 
 PROCESS = """
@@ -27,10 +26,6 @@ from isentrope.cli.main import app
 app()
 """
 CALL = [sys.executable, "-c", PROCESS]
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -90,8 +85,7 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
     "arguments", [["train"], ["sft"], ["train", "config.yaml", "--resume", "run"]], ids=str
 )
 def test_a_run_without_a_beginning_or_with_two_is_refused_wherever_it_is_seen(before, arguments):
-    result = call(*before, *arguments)
-    assert result.exit_code == 1
+    result = call(*before, *arguments, status=1)
     assert "Error: Give one of a CONFIG" in result.stderr
 
 
@@ -289,7 +283,6 @@ def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch):
         raise ValueError("why")
 
     monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-    ended = call("report", ".")
-    assert ended.exit_code == 1
+    ended = call("report", ".", status=1)
     assert "made to fail" in ended.stderr
     assert [model() for model in held] == [None, None]

@@ -16,9 +16,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _telemetry
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from isentrope.cli.main import app
+from tests import command_line
 from tests.tiny_checkpoint import settings, tiny
 from tests.training import runs
 from tests.verbs import evaluating
@@ -76,8 +75,7 @@ def listening():
 
 def call(*words):
     with listening():
-        done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
+        command_line.call(*words, status=0)
     _telemetry._TELEMETRY_QUEUE.join()  # which another thread sends
 
 

@@ -4,13 +4,12 @@ import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from isentrope.cli.main import app
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.system.outputs import require_apart
 from tests import tiny_checkpoint
+from tests.command_line import call, said
 from tests.training import runs
 
 
@@ -106,7 +105,6 @@ def test_every_verb_refuses_its_inputs_before_it_writes(folder, verb, monkeypatc
     before = listing(folder)
     bases = ("run/base/new",) if verb != "demo" else ()
     for place in (f"{STEP}/new", "link", "run/training_state", *bases):
-        done = CliRunner().invoke(app, [*arguments, "--out", place])
-        assert done.exit_code == 1
-        assert "Nothing may be written into" in " ".join(done.output.split())
+        done = call(*arguments, "--out", place, status=1)
+        assert "Nothing may be written into" in said(done)
         assert listing(folder) == before

@@ -5,10 +5,8 @@ import logging
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from isentrope.cli.console import out
-from isentrope.cli.main import app
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
@@ -17,6 +15,7 @@ from isentrope.planning import memory
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.training.models import load_trainable
 from isentrope.verbs import before_work
+from tests.command_line import call
 from tests.tiny_checkpoint import settings
 from tests.verbs import evaluating
 
@@ -29,10 +28,6 @@ def config(tiny, tmp_path):
     return path
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "80"})
-
-
 def document(*arguments):
     """The plan of a verb as JSON."""
     (content,) = json.loads(call("plan", *arguments, "--json", "--memory", "64GB").stdout)
@@ -41,8 +36,7 @@ def document(*arguments):
 
 def test_a_plan_that_fits_ends_with_0_and_names_its_parts(config, monkeypatch):
     monkeypatch.setattr(out, "_width", 80)  # which a console takes when it is imported
-    done = call("plan", config, "--verb", "kernel", "--memory", "64GB")
-    assert done.exit_code == 0, done.output
+    done = call("plan", config, "--verb", "kernel", "--memory", "64GB", status=0)
     for word in ("drawing", "step", "UU", "held", "largest", "peak", "64.00 GB", "unknown"):
         assert word in done.stdout
     table = [line for line in done.stdout.splitlines() if "─" in line]
@@ -58,8 +52,7 @@ def test_a_plan_reads_no_weights(config, monkeypatch):
     monkeypatch.setattr("safetensors.torch.load_file", refuse)
     monkeypatch.setattr("torch.load", refuse)
     monkeypatch.setattr(checkpoint, "load_checkpoint", refuse)
-    done = call("plan", config, "--memory", "64GB")
-    assert done.exit_code == 0, done.output
+    call("plan", config, "--memory", "64GB", status=0)
 
 
 def test_what_does_not_fit_ends_with_1_and_names_a_change_that_fits(config):
@@ -68,8 +61,7 @@ def test_what_does_not_fit_ends_with_1_and_names_a_change_that_fits(config):
     largest = max(whole["parts"], key=lambda part: sum(part["memory"].values()))
     saved = sum(size for name, size in largest["memory"].items() if name == "activations") // 2
     limit = f"{(whole['peak'] - saved) // 1000}KB"
-    done = call("plan", config, *more, "--memory", limit)
-    assert done.exit_code == 1
+    done = call("plan", config, *more, "--memory", limit, status=1)
     assert "kernel of step_4 does not fit: it takes" in done.stderr
     assert f"--set {largest['setting']}=" in done.stderr
 
@@ -86,8 +78,7 @@ def test_the_memory_of_an_update_does_not_depend_on_the_size_of_E(config):
 
 
 def test_a_device_that_is_not_here_is_planned_too(config):
-    done = call("plan", config, "--set", "checkpoint.device_map=cuda", "--verb", "noise")
-    assert done.exit_code == 0, done.output
+    done = call("plan", config, "--set", "checkpoint.device_map=cuda", "--verb", "noise", status=0)
     assert "gradients of prompts" in done.stdout
 
 
@@ -119,14 +110,11 @@ def test_seconds_are_those_of_an_earlier_run_and_scale_with_responses(config, tm
 
 
 def test_sizes_and_verbs_that_are_not_understood_are_refused(config):
-    done = call("plan", config, "--memory", "lots")
-    assert done.exit_code == 1
+    done = call("plan", config, "--memory", "lots", status=1)
     assert "is not a size" in done.stderr
-    done = call("plan", config, "--set", "checkpoint.shard_base=true")
-    assert done.exit_code == 1
+    done = call("plan", config, "--set", "checkpoint.shard_base=true", status=1)
     assert "a plan is of one" in " ".join(done.stderr.split())
-    done = call("plan", config, "--verb", "evaluate")
-    assert done.exit_code == 1
+    done = call("plan", config, "--verb", "evaluate", status=1)
     assert (
         "is for measure, influence, kernel, noise, variance, audit, not for evaluate"
         in " ".join(done.stderr.split())
@@ -135,8 +123,7 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(config):
 
 def test_a_verb_refuses_before_any_work_what_cannot_fit(config, monkeypatch, tmp_path):
     monkeypatch.setattr(before_work, "memory_of", lambda *_: 10**6)
-    done = call("influence", config, "--out", tmp_path / "run")
-    assert done.exit_code == 1
+    done = call("influence", config, "--out", tmp_path / "run", status=1)
     sentence = " ".join(done.stderr.split())
     assert "influence of step_4 does not fit: it holds" in sentence
     assert "isentrope plan names the smallest change" in sentence
@@ -160,8 +147,7 @@ def test_a_verb_warns_before_its_work_of_passes_that_may_not_fit(config, cramped
     held = sum(term["size"] for term in planned["held"])
     largest = max(planned["parts"], key=lambda part: sum(part["memory"].values()))
     cramped(held + sum(largest["memory"].values()) // 2)
-    done = call("kernel", config, "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.output
+    done = call("kernel", config, "--out", tmp_path / "run", status=0)
     sentence = " ".join(done.stderr.split())
     assert f"kernel of step_4 may not fit: with its part '{largest['name']}'" in sentence
     assert "would fit." in sentence
@@ -170,8 +156,7 @@ def test_a_verb_warns_before_its_work_of_passes_that_may_not_fit(config, cramped
 def test_what_fits_by_a_coarse_count_is_not_planned(config, cramped, monkeypatch, tmp_path):
     monkeypatch.setattr(before_work, "plan_verb", None)
     cramped(1e12)
-    done = call("kernel", config, "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.output
+    done = call("kernel", config, "--out", tmp_path / "run", status=0)
     assert "may not fit" not in done.stderr
 
 

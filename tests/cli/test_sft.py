@@ -2,18 +2,13 @@ import sys
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from isentrope.cli.main import app
 from isentrope.config.io import default_config, kind_of, load_any
 from tests.adapters import save_base_model
+from tests.command_line import call
 from tests.training.conftest import small_policy
 
 pytest.importorskip("trl")
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -29,20 +24,9 @@ def config(tmp_path):
     return tmp_path / "config.yaml"
 
 
-def test_sft_prints_its_last_loss_and_where_it_wrote(config, tmp_path):
-    result = call("sft", config, "--out", tmp_path / "run")
-    assert result.exit_code == 0
-    assert "Loss of the last step: " in result.stdout
-    assert f"Wrote {tmp_path / 'run' / 'model'}" in result.stdout
-    again = call("sft", config, "--out", tmp_path / "run")
-    assert again.exit_code == 1
-    assert "holds a run: resume it by" in again.stderr
-
-
 def test_sft_without_trl_says_what_to_install(config, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "trl.trainer.sft_config", None)
-    result = call("sft", config, "--out", tmp_path / "run")
-    assert result.exit_code == 1
+    result = call("sft", config, "--out", tmp_path / "run", status=1)
     assert "pip install 'isentrope[train]'" in result.stderr
     assert not (tmp_path / "run").exists()
 
@@ -58,8 +42,7 @@ def test_the_defaults_of_every_verb_are_shown_and_can_be_used(kind, tmp_path):
 
 
 def test_a_configuration_and_a_verb_are_not_shown_together(config):
-    result = call("config", "show", config, "--for", "train")
-    assert result.exit_code == 1
+    result = call("config", "show", config, "--for", "train", status=1)
     assert "omit --for" in result.stderr
 
 
@@ -72,8 +55,7 @@ def test_config_validate_says_what_would_be_trained_or_what_is_wrong(config):
         "data.dataset_path=absent": "no file absent (data.dataset_path)",
         "model.path=absent/of/it": "no model folder absent/of/it (model.path)",
     }.items():
-        result = call("config", "validate", config, "--set", setting)
-        assert result.exit_code == 1
+        result = call("config", "validate", config, "--set", setting, status=1)
         assert complaint in result.stderr
 
 

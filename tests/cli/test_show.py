@@ -4,17 +4,10 @@ import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
 from isentrope.cli.console import out
-from isentrope.cli.main import app
+from tests.command_line import call
 from tests.tiny_checkpoint import settings
-
-
-def call(*arguments, status=0):
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == status, done.output
-    return done
 
 
 def described(lines):
@@ -52,6 +45,7 @@ def evaluated(tiny, tmp_path_factory):
 
 def test_a_study_is_shown_as_it_was_printed(measured):
     folder, printed = measured
+    assert printed.count("Change of entropy") == 1  # one table of both
     for place in (folder, folder / "measurements"):
         assert call("show", place, "--details").stdout.splitlines() == described(printed)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import isentrope
+from tests.cli.forked import call_each
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
-HELP = "import sys; sys.argv[1:] = {arguments}; from isentrope.cli.main import app; app()"
 
 
 def test_only_a_verb_imports_what_it_works_with_when_it_runs():
@@ -35,11 +35,17 @@ def loaded(code, of=HEAVY):
     return set(of) & set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["measure", "--help"]], ids=str)
-def test_nothing_heavy_is_loaded_before_a_verb_is_called(arguments):
-    assert loaded(HELP.format(arguments=arguments)) == set()
+def test_nothing_heavy_is_loaded_before_a_verb_is_called():
+    assert loaded("import isentrope.cli.main") == set()
+    for call in call_each(
+        [[words, {}] for words in (["--version"], ["--help"], ["measure", "--help"])]
+    ):
+        assert call["status"] == 0
+        assert not set(HEAVY) & set(call["modules"])
 
 
+LIGHT = ("isentrope.config.io",)
+"""What reads a configuration, and loads nothing heavy but pydantic."""
 MISTAKES = {
     "a file": ["measure", "nothing.yaml"],
     "a key": ["influence", "CONFIG", "--set", "batch_config.BE=64"],
@@ -60,23 +66,32 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, tmp_path):
-    config = tmp_path / "measure.yaml"
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory):
+    """How the command line ends by each mistake."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    config = folder / "measure.yaml"
     config.write_text(
         "checkpoint: {checkpoint_path: nothing}\nbatch_config: {dataset_name: addition}"
     )
-    model = tmp_path / "model"
+    model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").touch()
-    reward = tmp_path / "reward.py"
+    reward = folder / "reward.py"
     reward.write_text("def reward(response):\n    return 1.0\n")
     files = {"CONFIG": str(config), "MODEL": str(model)}
-    arguments = [files.get(x, x.replace("REWARD", str(reward))) for x in MISTAKES[mistake]]
-    run = "try: app()\nexcept SystemExit as end: assert end.code == 1"
-    code = HELP.format(arguments=arguments).replace("app()", f"\n{run}")
-    assert loaded(code, set(HEAVY) - {"pydantic"}) == set()
+    calls = [
+        [[files.get(x, x.replace("REWARD", str(reward))) for x in words], {}]
+        for words in MISTAKES.values()
+    ]
+    return dict(zip(MISTAKES, call_each(calls, folder, LIGHT), strict=True))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
+    assert mistakes[mistake]["status"] == 1
+    assert not (set(HEAVY) - {"pydantic"}) & set(mistakes[mistake]["modules"])
 
 
 NOT_OF_MEASURING = ("trl", "datasets", "matplotlib", "scipy.stats")

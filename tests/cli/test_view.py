@@ -3,9 +3,7 @@ import subprocess
 import sys
 import urllib.request
 
-from typer.testing import CliRunner
-
-from isentrope.cli.main import app
+from tests.command_line import call, said
 from tests.reports.made_up import make_run
 
 PROCESS = """
@@ -18,8 +16,8 @@ app()
 
 def test_view_prints_its_address_and_ends_by_ctrl_c_with_success(tmp_path):
     run = make_run(tmp_path / "run", 2, 2, steps=(8,))
-    call = [sys.executable, "-c", PROCESS, "view", str(run)]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", PROCESS, "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             address, _, sentence = process.stdout.readline().partition(" ")
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,6 +33,5 @@ def test_view_prints_its_address_and_ends_by_ctrl_c_with_success(tmp_path):
 
 
 def test_view_of_a_folder_that_is_not_there_is_refused_in_one_sentence(tmp_path):
-    answer = CliRunner().invoke(app, ["view", str(tmp_path / "absent")])
-    assert answer.exit_code == 1
-    assert "is not a directory" in " ".join(answer.output.split())
+    answer = call("view", tmp_path / "absent", status=1)
+    assert "is not a directory" in said(answer)
