@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
+from tests.attribution.deleting import errors_of_dropping
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]
@@ -66,14 +67,14 @@ def test_the_parts_add_up_to_one_and_more_rank_explains_more():
 
 def test_errors_of_a_b_and_c_are_those_of_dropping_each_prompt():
     matrix, _ = uneven_kernel()
-    found, without = block_model(SquareKernel.of(matrix, UNEVEN)), []
-    for prompt in UNEVEN.unique():
-        kept = prompt != UNEVEN
-        rest = block_model(SquareKernel.of(matrix[kept][:, kept], UNEVEN[kept]))
-        without.append([rest[name].value for name in "abc"])
-    spread = np.array(without) - np.mean(without, 0)
+
+    def without(k):
+        rest = block_model(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))
+        return [rest[name].value for name in "abc"]
+
+    found = block_model(SquareKernel.of(matrix, UNEVEN))
     errors = [found[name].se for name in "abc"]
-    np.testing.assert_allclose(errors, (0.75 * (spread**2).sum(0)) ** 0.5)
+    np.testing.assert_allclose(errors, errors_of_dropping(UNEVEN, without))
 
 
 def test_one_response_a_prompt_has_no_b():

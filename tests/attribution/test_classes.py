@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope import GradientOptions, InfluenceOptions, influence, score
+from isentrope import InfluenceOptions, influence, score
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.results.answers.classes import is_it_all
 from isentrope.system.formatting import PAGE
 from tests import cases
-from tests.attribution.test_influence import everything_weighted, setting, step_on
+from tests.attribution.test_influence import by_responses, exact_setting, setting
 from tests.update.directions import sequence_directions
 
 NOT_ALL = "The published criterion is not the whole story: "
@@ -92,19 +92,9 @@ def test_errors_are_those_of_deleting_groups(table):
 
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_sums_of_sequences_equal_the_oracle_where_the_weights_are_exact(name):
-    exact = cases.small_exact(name)
-    policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
-    U = U.with_columns(
-        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
-    )
-    step = step_on(policy, U)
-    options = {"per": "sequence", "method": "sequence", "overlap": "independent"}
-    gradients = GradientOptions("loop" if name == "table" else "hooks")
-    E = everything_weighted(exact)
-    found = influence(
-        policy, E, U, step, InfluenceOptions(groups=1, gradients=gradients, **options)
-    )
-    parts = sequence_classes(found).parts
+    exact, U, step = exact_setting(name)
+    policy = exact.policy
+    parts = sequence_classes(by_responses(name, exact, U, step)).parts
     median = U.lengths.double().quantile(0.5)
     surprisal = -score(policy, U).logprobs.sum(1) / U.lengths
     middle = surprisal.quantile(0.5)
@@ -196,24 +186,13 @@ def test_bad_arguments_are_refused_in_a_sentence(table):
 @pytest.mark.slow
 def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
     """200 batches E of 512 responses, U held; 95 % nominal, 8 groups."""
-    exact = cases.small_exact("table")
-    policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
-    U = U.with_columns(
-        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
-    )
-    step = step_on(policy, U)
-    options = {"per": "sequence", "method": "sequence", "overlap": "independent"}
-    truth = influence(
-        policy, everything_weighted(exact), U, step, InfluenceOptions(groups=1, **options)
-    )
-    parts = token_classes(truth, share=0.2).parts
+    exact, U, step = exact_setting("table")
+    parts = token_classes(by_responses("table", exact, U, step), share=0.2).parts
     hits = {"delta_h": [], "share_h": []}
     for seed in range(200):
         E = exact.rollouts.select(exact.draw(512, seed=1000 + seed))
         E = E.with_columns(prompt_index=torch.arange(512))
-        found = token_classes(
-            influence(policy, E, U, step, InfluenceOptions(groups=8, **options)), share=0.2
-        ).parts
+        found = token_classes(by_responses("table", exact, U, step, E, 8), share=0.2).parts
         assert set(found) == set(parts)
         for name, part in found.items():
             for quantity, covered in hits.items():

@@ -73,6 +73,13 @@ def setting(name: str = "qwen2"):
     return policy, cases.ragged(12, seed=1), U, step_on(policy, U)
 
 
+def attributed(E=None, *, tokens=True, reward=None, **options):
+    """The influence of U on E, or on other responses."""
+    policy, usual, U, step = setting()
+    E = usual if E is None else E
+    return influence(policy, E, U, step, InfluenceOptions(**options), tokens=tokens, reward=reward)
+
+
 @pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", LORA)
 def test_influence_is_what_removing_a_sequence_takes_away(name, per):
@@ -88,17 +95,21 @@ def test_influence_is_what_removing_a_sequence_takes_away(name, per):
         assert float(table.per_sequence[i]) == pytest.approx(whole - left, rel=1e-6)
 
 
-@pytest.mark.parametrize(("per", "method"), [*zip(2 * cases.PERS, METHODS, strict=True)])
-def test_tokens_sum_to_sequences_and_the_budget_closes(per, method):
-    policy, E, U, step = setting()
-    options = InfluenceOptions(per, method, groups=3)
-    by_token = influence(policy, E, U, step, options)
-    by_sequence = influence(policy, E, U, step, options, tokens=False)
+def require_closed_budget(by_token, by_sequence):
+    """Tokens sum to their sequences, and sequences, momentum and decay to the whole."""
     scale = float(by_sequence.per_sequence.abs().sum())
     sums = torch.stack([x.sum() for x in by_token.per_token])
     assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
     for table in (by_token, by_sequence):
         assert abs(table.entropy.closure) < 1e-9 * scale
+
+
+@pytest.mark.parametrize(("per", "method"), [*zip(2 * cases.PERS, METHODS, strict=True)])
+def test_tokens_sum_to_sequences_and_the_budget_closes(per, method):
+    policy, E, U, step = setting()
+    options = InfluenceOptions(per, method, groups=3)
+    by_token = influence(policy, E, U, step, options)
+    require_closed_budget(by_token, influence(policy, E, U, step, options, tokens=False))
     change = entropy_change(policy, E, step.direction, [], EstimatorOptions(per, method), order=1)
     assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
     assert by_token.baseline.value == pytest.approx(
@@ -113,25 +124,28 @@ def everything_weighted(exact) -> Rollouts:
     return exact.rollouts.with_columns(sampler_logprobs=uniform)
 
 
+def exact_setting(name):
+    """A small policy with all its responses, eight of them with advantages as U, and the step."""
+    exact = cases.small_exact(name)
+    U = exact.rollouts.select(exact.draw(8, seed=5))
+    advantages = torch.linspace(-1, 1, 8)
+    U = U.with_columns(prompt_index=torch.arange(8), advantages=advantages, max_new_tokens=3)
+    return exact, U, step_on(exact.policy, U)
+
+
+def by_responses(name, exact, U, step, E=None, groups=1, per="sequence"):
+    """Influence on all responses with their exact weights, or on E."""
+    E = everything_weighted(exact) if E is None else E
+    gradients = GradientOptions("loop" if name == "table" else "hooks")
+    options = {"method": "sequence", "overlap": "independent", "gradients": gradients}
+    return influence(exact.policy, E, U, step, InfluenceOptions(per, groups=groups, **options))
+
+
 @pytest.mark.parametrize("per", cases.PERS)
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_influence_equals_the_oracle_where_the_weights_are_exact(name, per):
-    exact = cases.small_exact(name)
-    policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
-    U = U.with_columns(
-        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
-    )
-    step = step_on(policy, U)
-    backend = "loop" if name == "table" else "hooks"
-    E = everything_weighted(exact)
-    options = {"per": per, "method": "sequence", "overlap": "independent"}
-    table = influence(
-        policy,
-        E,
-        U,
-        step,
-        InfluenceOptions(groups=1, gradients=GradientOptions(backend), **options),
-    )
+    exact, U, step = exact_setting(name)
+    policy, table = exact.policy, by_responses(name, exact, U, step, per=per)
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
         truth = exact.derivatives(part, per)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
@@ -183,13 +197,12 @@ def test_the_kernel_form_is_the_surprisal_form():
 
 
 def test_groups_change_the_errors_and_nothing_else():
-    policy, E, U, step = setting()
-    one, many = (influence(policy, E, U, step, InfluenceOptions(groups=g)) for g in (1, 6))
+    one, many = (attributed(groups=g) for g in (1, 6))
     assert torch.allclose(one.per_sequence, many.per_sequence, rtol=1e-9)
     assert bool(one.to_frame().delta_h_se.isna().all())
     found = many.to_frame("tokens")
     assert bool((found.delta_h_se > 0)[found.coefficient != 0].all())
-    assert many.total.n == E.n_prompts
+    assert many.total.n == 12
     assert 1 <= many.total.degrees_of_freedom <= 5
 
 
@@ -218,9 +231,7 @@ def test_errors_are_those_of_a_jackknife_that_deletes_groups(per):
 
 def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
     policy, _, U, step = setting()
-    table = influence(
-        policy, U, U, step, tokens=False, options=InfluenceOptions(groups=2, overlap="u_statistic")
-    )
+    table = attributed(U, tokens=False, groups=2, overlap="u_statistic")
     left = entropy_groups(policy, U, 2)
     f = gram(
         policy,
@@ -268,29 +279,22 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
     policy, E, U, step = setting()
     both = U.with_columns(advantages=None)
     with pytest.raises(ValueError, match=r"8 sequences are in both E and U.*u_statistic"):
-        influence(policy, both, U, step)
-    influence(
-        policy,
-        both,
-        U,
-        step,
-        tokens=False,
-        options=InfluenceOptions(groups=2, overlap="independent"),
-    )
+        attributed(both)
+    attributed(both, tokens=False, groups=2, overlap="independent")
     with pytest.raises(ValueError, match="U as E"):
-        influence(policy, E, U, step, tokens=False, options=InfluenceOptions(overlap="u_statistic"))
+        attributed(tokens=False, overlap="u_statistic")
     with pytest.raises(ValueError, match="no token values"):
-        influence(policy, U, U, step, InfluenceOptions(overlap="u_statistic"))
+        attributed(U, overlap="u_statistic")
     with pytest.raises(ValueError, match=r"another batch.* 8 sequences.* 7"):
         influence(policy, E, U.select(range(7)), step)
     with pytest.raises(ValueError, match=r"13 groups .* 12 prompt draws"):
-        influence(policy, E, U, step, InfluenceOptions(groups=13))
+        attributed(groups=13)
 
 
 def test_tables_have_a_row_a_sequence_and_a_row_a_token():
-    policy, E, U, step = setting()
+    _, E, U, _ = setting()
     R = E.with_columns(rewards=torch.linspace(0, 1, len(E)))
-    table = influence(policy, E, U, step, reward=R, options=InfluenceOptions(groups=3))
+    table = attributed(reward=R, groups=3)
     tokens, sequences = table.to_frame("tokens"), table.to_frame()
     assert len(tokens) == int(U.lengths.sum())
     assert len(sequences) == len(U)
@@ -303,51 +307,33 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     of_tokens = tokens.groupby("sequence")[["s", "H"]].sum()
     assert of_tokens["s"].to_numpy() == pytest.approx(sequences["S"].to_numpy(), rel=1e-9)
     assert of_tokens["H"].to_numpy() == pytest.approx(sequences["H"].to_numpy(), rel=1e-9)
-    bare = influence(
-        policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3)
-    ).to_frame()
-    assert not {"S", "H"} & set(bare)
+    bare = attributed(tokens=False, groups=3)
+    assert not {"S", "H"} & set(bare.to_frame())
+    assert bare.scores is None
+    with pytest.raises(ValueError, match="'prompts'"):
+        bare.to_frame("prompts")
 
 
-@pytest.mark.parametrize(("groups", "per"), [(1, "token"), (3, "sequence")])
-def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, per):
-    policy, E, U, step = setting()
-    options = InfluenceOptions(per, groups=groups)
-    assert "one backward" in influence(policy, E, U, step, options, tokens=False).how
-    assert (
-        "two backward"
-        in influence(policy, E, U, step, InfluenceOptions(groups=3), tokens=False).how
-    )
-
-
-def test_tokens_are_attributed_unless_that_is_not_wanted():
-    policy, E, U, step = setting()
-    options = InfluenceOptions(groups=2)
-    assert influence(policy, E, U, step, options).scores is not None
-    assert influence(policy, E, U, step, options, tokens=False).scores is None
+@pytest.mark.parametrize(
+    ("groups", "per", "passes"), [(1, "token", "one"), (3, "sequence", "one"), (3, "token", "two")]
+)
+def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, per, passes):
+    assert f"{passes} backward" in attributed(tokens=False, per=per, groups=groups).how
 
 
 def test_progress_counts_the_gradients_of_e_and_the_pass_over_u():
     policy, E, U, step = setting()
     R, stages = E.with_columns(rewards=torch.linspace(0, 1, len(E))), []
-    influence(
-        policy,
-        E,
-        U,
-        step,
-        reward=R,
-        options=InfluenceOptions(groups=3),
-        progress=lambda *x: stages.append(x[:2]),
-    )
+    options = InfluenceOptions(groups=3)
+    influence(policy, E, U, step, options, reward=R, progress=lambda *x: stages.append(x[:2]))
     assert stages == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_errors_have_one_degree_of_freedom_less_than_groups():
-    policy, E, U, step = setting()
-    table = influence(policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3))
+    table = attributed(tokens=False, groups=3)
     for part in table.entropy.budget.values():  # three numbers that sum to zero are always even
         assert part.degrees_of_freedom == pytest.approx(2)
-    assert {x.n for x in table.entropy.budget.values()} == {E.n_prompts}
+    assert {x.n for x in table.entropy.budget.values()} == {12}
     assert table.groups == 3
 
 
@@ -384,9 +370,3 @@ def test_a_step_of_another_batch_of_the_same_shape_is_refused():
         influence(policy, E, U, step_on(policy, other))
     with pytest.raises(ValueError, match="another batch"):
         influence(policy, E, U.select(range(7, -1, -1)), step_on(policy, U))
-
-
-def test_a_table_of_something_else_is_refused_by_name():
-    policy, E, U, step = setting()
-    with pytest.raises(ValueError, match="'prompts'"):
-        influence(policy, E, U, step, tokens=False).to_frame("prompts")

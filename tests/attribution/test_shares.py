@@ -1,5 +1,7 @@
 """Shares of the influence by the relation of the pairs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -28,14 +30,8 @@ def test_shares_sum_to_the_influence_and_its_first_order(per):
     policy, _, U, step = setting()
     E = fresh_responses(U)
     shares = influence_shares(policy, E, U, step, InfluenceOptions(per))
-    whole = influence(
-        policy,
-        E,
-        U,
-        step,
-        tokens=False,
-        options=InfluenceOptions(groups=1, per=per, overlap="independent"),
-    )
+    options = InfluenceOptions(per, groups=1, overlap="independent")
+    whole = influence(policy, E, U, step, options, tokens=False)
     parts = shares.by_sequence["same_prompt"] + shares.by_sequence["other_prompt"]
     assert torch.allclose(parts, whole.per_sequence, rtol=1e-9)
     change = entropy_change(
@@ -79,8 +75,6 @@ def test_the_same_prompt_share_is_what_the_prompts_own_columns_do():
     )
     silent = step.token_weights.clone()
     silent[U.prompt_index != 2] = 0  # only prompt 2 acts
-    from dataclasses import replace
-
     alone = replace(step, token_weights=silent)
     of_two = influence_shares(
         policy, E, U, alone, InfluenceOptions(per="sequence", method="sequence")

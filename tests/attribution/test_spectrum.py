@@ -11,6 +11,7 @@ from isentrope.attribution.fisher.spectrum import (
     simulated_null,
 )
 from isentrope.attribution.fisher.square import SquareKernel
+from tests.attribution.deleting import errors_of_dropping
 from tests.attribution.test_structure import planted_gram
 
 
@@ -80,12 +81,12 @@ def test_equal_responses_are_listed_in_their_own_order(bits):
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
     matrix, prompts = planted_gram(20, 4, shared=0.3, d=200)
-    without = []
-    for prompt in range(20):
-        kept = prompts != prompt
+
+    def share(kept):
         values = torch.linalg.eigvalsh(matrix[kept][:, kept]).flip(0)
-        without.append(float(values[:k].sum() / values.sum()))
-    exact = (19 / 20 * ((np.array(without) - np.mean(without)) ** 2).sum()) ** 0.5
+        return float(values[:k].sum() / values.sum())
+
+    exact = errors_of_dropping(prompts, share)
     found = kernel_spectrum(SquareKernel.of(matrix, prompts), draws=1)
     assert found.shares[k].se == pytest.approx(exact, rel=1e-3)
 

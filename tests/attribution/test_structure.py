@@ -9,6 +9,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
 )
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import cross_structure, kernel_structure
+from tests.attribution.deleting import errors_of_dropping
 
 
 def planted_gram(prompts, group, *, shared=1.0, by_prompt=1.0, own=1.0, d=40, sd=0.3, seed=0):
@@ -79,14 +80,14 @@ def test_every_relation_is_the_mean_over_its_pairs():
 @pytest.mark.parametrize("quantity", ["mean", "spread", "mean_cosine", "rms_cosine"])
 def test_the_error_is_that_of_dropping_each_prompt(name, quantity):
     matrix, right = uneven_kernel(1)
-    found = getattr(kernel_structure(SquareKernel.of(matrix, UNEVEN), right)[name], quantity)
-    without = []
-    for prompt in UNEVEN.unique():
-        k = prompt != UNEVEN
-        rest = kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]), right[k])
-        without.append(getattr(rest[name], quantity).value)
-    spread = np.array(without) - np.mean(without)
-    assert found.se == pytest.approx((0.75 * (spread**2).sum()) ** 0.5, rel=1e-9, abs=1e-12)
+
+    def estimate(k=slice(None)):
+        kernel = SquareKernel.of(matrix[k][:, k], UNEVEN[k])
+        return getattr(kernel_structure(kernel, right[k])[name], quantity)
+
+    found = estimate()
+    error = errors_of_dropping(UNEVEN, lambda k: estimate(k).value)
+    assert found.se == pytest.approx(error, rel=1e-9, abs=1e-12)
     assert found.n == 4
 
 
@@ -94,19 +95,15 @@ def test_the_error_is_that_of_dropping_each_prompt(name, quantity):
 def test_the_difference_of_two_relations_is_one_number_with_one_error(quantity):
     matrix, _ = uneven_kernel(1)
 
-    def difference(found):
-        same, other = (getattr(found[k], quantity).value for k in ("same_prompt", "cross_prompt"))
+    def difference(k=slice(None)):
+        rest = kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))
+        same, other = (getattr(rest[k], quantity).value for k in ("same_prompt", "cross_prompt"))
         return same - other
 
     found = kernel_structure(SquareKernel.of(matrix, UNEVEN))
-    without = []
-    for prompt in UNEVEN.unique():
-        k = prompt != UNEVEN
-        without.append(difference(kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))))
-    spread = np.array(without) - np.mean(without)
     estimate = found.differences[quantity]
-    assert estimate.value == pytest.approx(difference(found), rel=1e-12)
-    assert estimate.se == pytest.approx((0.75 * (spread**2).sum()) ** 0.5, rel=1e-9)
+    assert estimate.value == pytest.approx(difference(), rel=1e-12)
+    assert estimate.se == pytest.approx(errors_of_dropping(UNEVEN, difference), rel=1e-9)
     row = found.to_frame().query("relation == 'same_prompt - cross_prompt'").set_index("quantity")
     assert row.loc[quantity, "se"] == estimate.se
 

@@ -6,6 +6,7 @@ from scipy.stats import pearsonr, spearmanr
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.truncation import truncations
 from isentrope.nouns.estimate import NO_SPREAD
+from tests.attribution.deleting import errors_of_dropping
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 NAMES = ["diagonal", "same_prompt", "block model", "rank 1", "rank 3", "full"]
@@ -54,17 +55,15 @@ def test_every_truncation_is_the_double_sum_over_its_matrix():
 def test_errors_are_those_of_dropping_each_prompt():
     matrix, prompts = planted_gram(8, 3, seed=1)
     S, x = signals(24)
-    found, without = truncations(SquareKernel.of(matrix, prompts), S, x, leading_counts=(1, 3)), []
-    for prompt in range(8):
-        k = prompts != prompt
-        rest = truncations(
-            SquareKernel.of(matrix[k][:, k], prompts[k]), S[k], x[k], leading_counts=(1, 3)
-        )
-        without.append([(r.total.value * 24 / 21, r.ratio.value) for r in rest.values()])
-    spread = np.array(without) - np.mean(without, 0)  # (8, 6, 2)
-    exact = (7 / 8 * (spread**2).sum(0)) ** 0.5
+
+    def without(k):
+        kernel = SquareKernel.of(matrix[k][:, k], prompts[k])
+        rest = truncations(kernel, S[k], x[k], leading_counts=(1, 3))
+        return [(r.total.value * 24 / 21, r.ratio.value) for r in rest.values()]
+
+    found = truncations(SquareKernel.of(matrix, prompts), S, x, leading_counts=(1, 3))
     ours = [(r.total.se, r.ratio.se) for r in found.values()]
-    np.testing.assert_allclose(ours, exact, rtol=1e-3, atol=1e-12)
+    np.testing.assert_allclose(ours, errors_of_dropping(prompts, without), rtol=1e-3, atol=1e-12)
     assert {(r.total.n, r.ratio.n) for r in found.values()} == {(8, 8)}
 
 
