@@ -5,13 +5,10 @@ is tried with a hostile file (tests/test_hostile_files.py).
 """
 
 import ast
-from pathlib import Path
 
 import pytest
 
-import isentrope
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import trees
 
 WATCHED = {
     *("from_pretrained", "from_config", "from_single_file", "load_dataset", "load_from_disk"),
@@ -92,8 +89,6 @@ def test_the_guard_knows_the_ways_in(line):
 def test_every_way_in_is_listed():
     own = {"read_table", "read_schema"}  # functions of `reading`
     found = {
-        str(path.relative_to(SOURCES)): calls
-        for path in SOURCES.rglob("*.py")
-        if (calls := set(entry_points(ast.parse(path.read_text()))) - own)
+        path: calls for path, tree in trees().items() if (calls := set(entry_points(tree)) - own)
     }
     assert found == LISTED

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import isentrope as ise
 from tests import house
+from tests.sources import dotted, texts, trees
 from tests.test_layers import FLOOR_OF, floor_name
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ROOT / "src" / "isentrope"
-TREES = house.sources(SOURCES)
-TESTS = house.sources(ROOT / "tests")
 
 FUNCTIONS = 852
 """Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 4 read
@@ -50,13 +48,18 @@ PROCESSES_OF = {
     *("reports.panels.kernel", "system.inert", "checkpoint.convert.verl"),
 }
 """Packages that know how work is distributed; and modules that mean something else by the names."""
-MATCHES = 563
+MATCHES = 557
 """Errors that tests know by their words."""
 
 
 def count(measure):
     """How many nodes a measure finds in the library."""
-    return sum(len(list(measure(tree))) for tree in TREES.values())
+    return sum(len(list(measure(tree))) for tree in trees().values())
+
+
+def modules():
+    """Dotted name of a module of the library → its tree."""
+    return {dotted(path): tree for path, tree in trees().items()}
 
 
 def test_measure_enters_few_functions_and_reads_no_fresh_result(tmp_path):
@@ -77,7 +80,7 @@ def test_measure_enters_few_functions_and_reads_no_fresh_result(tmp_path):
 
 
 def test_names_say_what_a_value_is():
-    lines = sum(house.code_lines(path.read_text()) for path in SOURCES.rglob("*.py"))
+    lines = sum(map(house.code_lines, texts().values()))
     assert 1000 * count(house.filler_names) / lines <= FILLERS
 
 
@@ -91,13 +94,13 @@ def test_lists_are_lists():
 
 
 def test_a_public_name_stands_in_one_module():
-    assert len(house.shared_names(TREES)) <= SHARED
+    assert len(house.shared_names(modules())) <= SHARED
 
 
 def test_texts_name_no_module_of_a_higher_floor():
     upward = [
         module
-        for module, tree in TREES.items()
+        for module, tree in modules().items()
         for package in house.dotted_texts(tree, FLOOR_OF)
         if FLOOR_OF[package] > FLOOR_OF.get(floor_name(module), -1)
     ]
@@ -105,7 +108,7 @@ def test_texts_name_no_module_of_a_higher_floor():
 
 
 def test_the_mathematics_knows_no_processes():
-    naming = {module for module, tree in TREES.items() if list(house.process_names(tree))}
+    naming = {module for module, tree in modules().items() if list(house.process_names(tree))}
     inside = {module for module in naming if {module, module.partition(".")[0]} & PROCESSES_OF}
     assert naming - inside == set()
     assert {x for x in PROCESSES_OF if "." in x} <= inside, "exceptions that are needed no more"
@@ -116,7 +119,8 @@ def test_the_package_exports_what_its_functions_take_and_return():
 
 
 def test_tests_know_few_names_and_few_words_of_the_inside():
-    assert len(house.internal_imports(TESTS)) <= IMPORTED_BY_TESTS
+    tests = house.sources(ROOT / "tests")
+    assert len(house.internal_imports(tests)) <= IMPORTED_BY_TESTS
     assert house.matches_of_prose(ROOT / "tests") <= MATCHES
 
 

@@ -1,13 +1,8 @@
 """The floors of the library: who may import whom."""
 
 import ast
-from pathlib import Path
 
-import pytest
-
-import isentrope
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import dotted, trees
 
 FLOORS = (
     ("_version", "system", "checkpoint.files"),
@@ -52,13 +47,12 @@ ALLOWED_UPWARD: dict[tuple[str, str], str] = {}
 """(importing module, imported module) → reason. Keep it empty."""
 
 
-def modules(root):
-    """Dotted name below the package → file; the package itself is ""."""
-    found = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+def modules(parsed):
+    """Dotted name below the package → tree; the package itself is ""."""
+    return {
+        dotted(path).removesuffix("__init__").removesuffix("."): tree
+        for path, tree in parsed.items()
+    }
 
 
 def statements(body):
@@ -97,14 +91,13 @@ def imported(tree, known, *, everywhere=False):
                 yield name.removeprefix("isentrope").removeprefix(".")
 
 
-def graph(root, *, everywhere=False):
+def graph(parsed, *, everywhere=False):
     """Module → modules it imports, by name; the packages that these are in are not counted."""
-    files = modules(root)
-    found = {}
-    for name, path in files.items():
-        direct = set(imported(ast.parse(path.read_text()), files, everywhere=everywhere))
-        found[name] = (direct & set(files)) - {name}
-    return found
+    known = modules(parsed)
+    return {
+        name: (set(imported(tree, known, everywhere=everywhere)) & set(known)) - {name}
+        for name, tree in known.items()
+    }
 
 
 def circles(edges):
@@ -146,59 +139,50 @@ def upward(edges):
 
 def test_no_module_imports_itself_by_way_of_others():
     """Imports for type checkers and those inside functions are counted."""
-    assert circles(graph(SOURCES, everywhere=True)) == []
+    assert circles(graph(trees(), everywhere=True)) == []
 
 
 def test_no_package_imports_one_above_it():
     """Imports inside functions count too: a late import upward is an import upward."""
-    found = set(upward(graph(SOURCES, everywhere=True)))
+    found = set(upward(graph(trees(), everywhere=True)))
     assert found - set(ALLOWED_UPWARD) == set()
     assert set(ALLOWED_UPWARD) - found == set(), "exceptions that are needed no more"
 
 
 def test_every_package_has_its_floor():
-    rooms = {floor_name(name) for name in modules(SOURCES)} - {""}
+    rooms = {floor_name(name) for name in modules(trees())} - {""}
     assert rooms == set(FLOOR_OF)
 
 
-@pytest.fixture
-def small(tmp_path):
+def small(**contents):
     """A library of a few modules, each given by its content."""
-
-    def write(**contents):
-        for name, content in contents.items():
-            path = tmp_path / f"{name.replace('__', '/')}.py"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        return tmp_path
-
-    return write
+    return {f"{n.replace('__', '/')}.py": ast.parse(text) for n, text in contents.items()}
 
 
-def test_a_circle_is_found(small):
-    root = small(
+def test_a_circle_is_found():
+    library = small(
         policy__a="from isentrope.policy.b import x",
         policy__b="try:\n    from isentrope.policy import c\nexcept ImportError:\n    pass",
         policy__c="import isentrope.policy.a",
         policy__d="from isentrope.policy.a import y",
     )
-    assert circles(graph(root)) == [["policy.a", "policy.b", "policy.c"]]
+    assert circles(graph(library)) == [["policy.a", "policy.b", "policy.c"]]
 
 
-def test_imports_for_type_checkers_and_in_functions_are_told_from_others(small):
-    root = small(
+def test_imports_for_type_checkers_and_in_functions_are_told_from_others():
+    library = small(
         policy__a="if TYPE_CHECKING:\n    from isentrope.policy.b import x",
         policy__b="from isentrope.policy.a import x",
         policy__c="def f():\n    from isentrope.policy.b import x",
     )
-    assert circles(graph(root)) == []
-    assert circles(graph(root, everywhere=True)) == [["policy.a", "policy.b"]]
-    assert graph(root)["policy.c"] == set()
-    assert graph(root, everywhere=True)["policy.c"] == {"policy.b"}
+    assert circles(graph(library)) == []
+    assert circles(graph(library, everywhere=True)) == [["policy.a", "policy.b"]]
+    assert graph(library)["policy.c"] == set()
+    assert graph(library, everywhere=True)["policy.c"] == {"policy.b"}
 
 
-def test_an_import_upward_or_sideways_is_found(small):
-    root = small(
+def test_an_import_upward_or_sideways_is_found():
+    library = small(
         policy__a="from isentrope.nouns.vectors import norm",
         nouns__vectors="def f():\n    from isentrope.policy.a import x",
         nouns__rollouts="from isentrope.nouns.vectors import norm",
@@ -206,7 +190,7 @@ def test_an_import_upward_or_sideways_is_found(small):
         update__a="import torch",
         isentrope__x="",
     )
-    edges = graph(root, everywhere=True)
+    edges = graph(library, everywhere=True)
     edges.pop("isentrope.x")
     assert set(upward(edges)) == {("nouns.vectors", "policy.a"), ("sampling.a", "update.a")}
 
@@ -257,9 +241,9 @@ def takes_a_whole_configuration(tree):
 def test_few_functions_take_a_whole_configuration():
     found = {
         f"{name.rpartition('.')[2]}.{function}"
-        for name, path in modules(SOURCES).items()
+        for name, tree in modules(trees()).items()
         if not name.startswith("config") and name not in OPENED_IN
-        for function in takes_a_whole_configuration(ast.parse(path.read_text()))
+        for function in takes_a_whole_configuration(tree)
     }
     assert found == TAKE_A_WHOLE_CONFIGURATION | COMPARE_OR_WRITE_IT
 

@@ -4,9 +4,12 @@ import ast
 import re
 import tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.sources import dotted, texts, trees
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "isentrope"
@@ -37,10 +40,15 @@ SWITCHED_OFF = 36
 """Files of these packages in which rules of pyright about unknown types are off."""
 
 
+@cache
 def modules(root):
     """Dotted name below `root` → what the module says."""
-    for path in sorted(root.rglob("*.py")):
-        yield ".".join(path.relative_to(root).with_suffix("").parts), ast.parse(path.read_text())
+    if root == SOURCES:
+        return {dotted(path): tree for path, tree in trees().items()}
+    return {
+        dotted(path.relative_to(root).as_posix()): ast.parse(path.read_text())
+        for path in sorted(root.rglob("*.py"))
+    }
 
 
 def bound_twice(tree):
@@ -59,7 +67,10 @@ def bound_twice(tree):
 def test_a_module_binds_a_name_once():
     rooms = [SOURCES, *(ROOT / name for name in MAY_IMPORT)]
     found = {
-        f"{name}.{x}" for root in rooms for name, tree in modules(root) for x in bound_twice(tree)
+        f"{name}.{x}"
+        for root in rooms
+        for name, tree in modules(root).items()
+        for x in bound_twice(tree)
     }
     assert found == set()
 
@@ -70,18 +81,14 @@ def test_a_name_that_is_bound_twice_is_found():
 
 
 def test_files_are_short():
-    found = {
-        str(path.relative_to(SOURCES))
-        for path in SOURCES.rglob("*.py")
-        if len(path.read_text().splitlines()) > MAX_LINES
-    }
+    found = {path for path, text in texts().items() if len(text.splitlines()) > MAX_LINES}
     assert found == LONG_FILES
 
 
 def test_functions_are_short():
     long = [
         f"{name}.{node.name}"
-        for name, tree in modules(SOURCES)
+        for name, tree in modules(SOURCES).items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and lines_of_code(node) > MAX_FUNCTION
     ]
@@ -116,7 +123,7 @@ MAY_IMPORT = {
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_what_proves_measures_and_studies_stays_apart(folder):
     found = {}
-    for name, tree in modules(ROOT / folder):
+    for name, tree in modules(ROOT / folder).items():
         nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
         bases = {getattr(n, "module", None) or n.names[0].name for n in nodes}
         rooms = {base.partition(".")[0] for base in bases} & set(MAY_IMPORT)

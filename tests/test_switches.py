@@ -2,13 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-import isentrope
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import trees
 
 SWITCHES = {
     r"estimator\.off_policy: true": "believed",
@@ -49,9 +46,9 @@ def messages(tree):
 def sentences():
     """(file, text) of every message of more than three words."""
     return [
-        (str(path.relative_to(SOURCES)), text)
-        for path in sorted(SOURCES.rglob("*.py"))
-        for text in messages(ast.parse(path.read_text(encoding="utf-8")))
+        (path, text)
+        for path, tree in trees().items()
+        for text in messages(tree)
         if len(text.split()) > 3
     ]
 

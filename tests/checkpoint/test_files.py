@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import isentrope
 from isentrope.checkpoint import files as checkpoint_files
 from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
+from tests.sources import texts, trees
 from tests.tiny_checkpoint import copied, settings
-
-SOURCES = Path(isentrope.__file__).parent
 
 OWNER = "checkpoint/files.py"
 READS_HEADERS_OF_ITS_OWN = {"attribution/fisher/kernel.py", "system/file_contents.py"}
@@ -27,9 +25,9 @@ READERS = {"read_json", "read_text", "load", "loads", "open", "read_bytes"}
 FILES = ("contract.json", "CONTRACT", "adapter_config", "ADAPTER_C")
 
 
-def reads(path):
+def reads(tree):
     """The calls of readers in a module, as text."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called in READERS:
@@ -38,18 +36,18 @@ def reads(path):
 
 def test_a_file_of_a_checkpoint_is_opened_in_one_module():
     opened = {
-        path.relative_to(SOURCES).as_posix()
-        for path in SOURCES.rglob("*.py")
-        if any(name in text for text in reads(path) for name in FILES)
+        path
+        for path, tree in trees().items()
+        if any(name in text for text in reads(tree) for name in FILES)
     }
     assert opened <= {OWNER}
 
 
 def test_headers_of_weights_are_read_in_one_module():
     reading = {
-        path.relative_to(SOURCES).as_posix()
-        for path in SOURCES.rglob("*.py")
-        if any(word in path.read_text() for word in ("read_tensor_headers", "safe_open"))
+        path
+        for path, text in texts().items()
+        if "read_tensor_headers" in text or "safe_open" in text
     }
     assert reading == {OWNER} | READS_HEADERS_OF_ITS_OWN
 

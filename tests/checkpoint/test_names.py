@@ -1,12 +1,9 @@
 import re
-from pathlib import Path
 
 import pytest
 
-import isentrope
 from isentrope.checkpoint.files import step_name, step_of_folder, step_within, written_step
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import texts
 
 
 @pytest.mark.parametrize(
@@ -44,5 +41,5 @@ def test_no_other_module_has_a_pattern_of_its_own():
     pattern = re.compile(r"(step|checkpoint)[-_?()|a-z\[\]]*(\\d|\[0-9\]|\[1-9\])")
     assert pattern.search("step_([1-9]")
     assert pattern.search(r"(?:step|checkpoint)[-_]?(\d+)")
-    found = [p.name for p in SOURCES.rglob("*.py") if pattern.search(p.read_text())]
-    assert found == ["files.py"]
+    found = [path for path, text in texts().items() if pattern.search(text)]
+    assert found == ["checkpoint/files.py"]

@@ -2,18 +2,16 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-import isentrope
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import FORMER, KINDS, all_keys, load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.strict_yaml import ConfigError
 from isentrope.config.train import SftConfig, TrainConfig
+from tests.sources import trees
 
-SOURCE = Path(isentrope.__file__).parent
 KEYS = {
     key
     for root in (MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
@@ -53,14 +51,14 @@ def named_in(text):
 
 def test_every_key_that_a_message_names_exists():
     wrong, seen = [], 0
-    for file in sorted(SOURCE.rglob("*.py")):
-        for text in messages(ast.parse(file.read_text(encoding="utf-8"))):
+    for file, tree in trees().items():
+        for text in messages(tree):
             for section, key in named_in(text):
                 seen += 1
                 name = f"{section}.{key}"
                 beginning = name.endswith("_") and any(k.startswith(name) for k in KEYS)
                 if name not in KEYS | set(FORMER) and not beginning:
-                    wrong.append((file.name, name))
+                    wrong.append((file, name))
     assert not wrong, wrong
     assert seen > 30
 

@@ -83,7 +83,7 @@ SLOW = [pytest.mark.slow]
         {},
         {"top_entropy_quantile": 0.3},
         {"delta": 0.5},
-        {"reward_weights": [2.0]},
+        pytest.param({"reward_weights": [2.0]}, marks=SLOW),
         pytest.param({"multi_objective_aggregation": "normalize_then_sum"}, marks=SLOW),
         pytest.param({"entropy_coef": 1.0}, marks=SLOW),
         pytest.param({"importance_sampling_level": "sequence"}, marks=SLOW),

@@ -2,11 +2,8 @@
 
 import ast
 from itertools import combinations
-from pathlib import Path
 
-import isentrope
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import trees
 
 FIELDS, SHARE = 4, 2 / 3
 """Two classes say the same from so many common names on, this share of the smaller one's."""
@@ -18,12 +15,12 @@ ALLOWED = {
 """Pairs of classes that may, and why. It may only become shorter."""
 
 
-def dataclasses(root):
+def dataclasses(modules):
     """(package, class) → names of its own fields; inherited ones are declared elsewhere."""
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        package = path.relative_to(root).parts[0]
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in modules.items():
+        package = path.partition("/")[0]
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and any(
                 "dataclass" in ast.unparse(mark) for mark in node.decorator_list
             ):
@@ -33,28 +30,30 @@ def dataclasses(root):
     return found
 
 
-def twins(root):
+def twins(modules):
     """Names of classes of different packages that share most of their fields."""
-    for ((here, one), mine), ((there, two), theirs) in combinations(dataclasses(root).items(), 2):
+    for ((here, one), mine), ((there, two), theirs) in combinations(
+        dataclasses(modules).items(), 2
+    ):
         common = len(mine & theirs)
         if here != there and common >= max(FIELDS, SHARE * min(len(mine), len(theirs))):
             yield tuple(sorted((one, two)))
 
 
 def test_no_two_packages_declare_the_same_fields():
-    found = set(twins(SOURCES))
+    found = set(twins(trees()))
     assert found - set(ALLOWED) == set(), "save the one class, or let the other inherit from it"
     assert set(ALLOWED) - found == set(), "exceptions that are needed no more"
 
 
-def test_two_classes_of_the_same_fields_are_found(tmp_path):
+def test_two_classes_of_the_same_fields_are_found():
+    modules = {}
     for package, name, fields in (
         ("a", "One", "abcde"),
         ("b", "Two", "abcdxy"),
         ("b", "Three", "abxyz"),
         ("a", "Four", "abcde"),
     ):
-        (tmp_path / package).mkdir(exist_ok=True)
         body = "\n".join(f"    {field}: int" for field in fields)
-        (tmp_path / package / f"{name}.py").write_text(f"@dataclass\nclass {name}:\n{body}\n")
-    assert set(twins(tmp_path)) == {("One", "Two"), ("Four", "Two")}
+        modules[f"{package}/{name}.py"] = ast.parse(f"@dataclass\nclass {name}:\n{body}\n")
+    assert set(twins(modules)) == {("One", "Two"), ("Four", "Two")}

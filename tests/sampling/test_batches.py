@@ -13,15 +13,13 @@ from isentrope.sampling.batches import Filling, Groups, update_batch
 from isentrope.sampling.prompts import name_prompts
 from tests.sampling.conftest import PROMPTS
 
-OPTIONS = {"max_new_tokens": 4, "seed": 0}
-
 
 def starts_low(rollouts):
     return [float(r[0] < 6) for r in rollouts.response_ids]
 
 
 def test_an_evaluation_batch_has_one_unfiltered_response_a_draw(policy):
-    batch = ise.sample(policy, PROMPTS, 10, **OPTIONS)
+    batch = ise.sample(policy, PROMPTS, 10, max_new_tokens=4, seed=0)
     assert len(batch) == batch.n_prompts == 10
     assert batch.rewards is None
 
@@ -54,23 +52,14 @@ def test_weighted_prompts_are_drawn_as_often_as_their_weights_say(policy):
         )
         return batch.prompt_keys
 
-    first = [drawn(1, seed)[0] for seed in range(100)]
+    first = [drawn(1, seed)[0] for seed in range(40)]
     assert set(first) == set(keys[:2])
-    assert first.count(keys[1]) == pytest.approx(75, abs=5 * (100 * 3 / 16) ** 0.5)
+    assert first.count(keys[1]) == pytest.approx(30, abs=4 * (40 * 3 / 16) ** 0.5)
     assert set(drawn(2, 0)) == set(keys[:2])  # none twice in a pass
 
 
-def test_a_seed_gives_the_same_update_batch(policy):
-    first, _ = update_batch(policy, PROMPTS, starts_low, Groups(5, 3, 4, "grpo"), seed=0)
-    again, _ = update_batch(
-        policy, PROMPTS, starts_low, Groups(5, 3, 4, "grpo"), batch_size=2, seed=0
-    )
-    assert first.prompt_keys == again.prompt_keys
-    assert torch.equal(first.advantages, again.advantages)
-
-
 @pytest.mark.parametrize("weights", [None, [1.0 + i for i in range(len(PROMPTS))]])
-def test_the_sequences_of_a_round_change_nothing_but_what_is_left_over(policy, weights):
+def test_a_seed_gives_one_batch_whatever_the_sequences_of_a_round(policy, weights):
     groups = Groups(2 * len(PROMPTS), 2, 4, "dr_grpo")  # several passes over the prompts
     made = [
         update_batch(
@@ -124,6 +113,7 @@ def test_the_groups_of_a_batch_are_independent_draws_of_useful_ones(batch_size, 
         assert kept[first, second] == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_full_rounds_keep_the_responses_that_groups_with_an_advantage_have(policy):
     """χ² of the first group against all useful groups, drawn without any redraw."""
     pairs = ise.sample(policy, PROMPTS, 2400, 2, max_new_tokens=1, seed=9)
@@ -203,8 +193,3 @@ def test_when_no_group_has_an_advantage_the_limit_is_an_error(policy):
 
     with pytest.raises(ValueError, match=r"3 redraws .*0 of 2 .* 8 "):
         update_batch(policy, PROMPTS, wrong, Groups(2, 2, 4, "dr_grpo", 3), seed=0, batch_size=4)
-
-
-def test_impossible_sizes_are_refused(policy):
-    with pytest.raises(ValueError, match="got n=0"):
-        ise.sample(policy, PROMPTS, 0, **OPTIONS)

@@ -2,7 +2,6 @@
 
 import ast
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,10 +12,10 @@ from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.training.demonstrations import encode_demonstrations
+from tests.sources import trees
 from tests.training.conftest import Short, small_policy
 
 LONG = "12+34=" * 10_000
-SOURCES = Path(__file__).parents[2] / "src" / "isentrope"
 
 
 class Counting:
@@ -94,8 +93,6 @@ def _calls_a_tokenizer(node):
 
 def test_one_module_gives_texts_to_a_tokenizer():
     modules = {
-        path.relative_to(SOURCES).as_posix()
-        for path in SOURCES.rglob("*.py")
-        if any(map(_calls_a_tokenizer, ast.walk(ast.parse(path.read_text()))))
+        path for path, tree in trees().items() if any(map(_calls_a_tokenizer, ast.walk(tree)))
     }
     assert modules == {"sampling/encoding.py"}

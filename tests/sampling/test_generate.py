@@ -105,14 +105,6 @@ def test_results_can_be_trained_on(policy):
     assert not any(x.is_inference() for x in rollouts.response_ids + rollouts.sampler_logprobs)
 
 
-def test_rollouts_survive_a_parquet_round_trip(policy, tmp_path):
-    rollouts = sample(policy, PROMPTS, 6, 2, max_new_tokens=4, seed=0)
-    back = Rollouts.load(rollouts.save(tmp_path / "E.parquet"))
-    assert same_tokens(back.response_ids, rollouts.response_ids)
-    assert same_tokens(back.sampler_logprobs, rollouts.sampler_logprobs)
-    assert back.prompt_keys == rollouts.prompt_keys
-
-
 def test_the_sampler_knows_the_entropy_of_every_draw(policy):
     rollouts = sample(policy, PROMPTS, 6, 2, max_new_tokens=4, seed=0)
     found = score(policy, rollouts)
@@ -121,15 +113,8 @@ def test_the_sampler_knows_the_entropy_of_every_draw(policy):
 
 def test_progress_counts_sequences(policy):
     seen = []
-    sample(
-        policy,
-        PROMPTS,
-        5,
-        max_new_tokens=2,
-        seed=0,
-        batch_size=2,
-        progress=lambda *x: seen.append(x),
-    )
+    options = {"batch_size": 2, "progress": lambda *x: seen.append(x)}
+    sample(policy, PROMPTS, 5, max_new_tokens=2, seed=0, **options)
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 

@@ -15,6 +15,7 @@ from isentrope.system.errors import FileError
 from isentrope.system.failures import ENDINGS, advice, naming, os_error_number
 from isentrope.system.file_contents import yaml_value
 from tests.adapters import save_base_model
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import small_policy
 
 
@@ -95,31 +96,25 @@ def test_any_name_of_a_folder_may_be_given(name):
     assert yaml_value(name).isascii()
 
 
-def test_a_model_that_cannot_be_built_names_its_configuration(tmp_path):
+PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "read", "named"),
+    [
+        ("config.json", {"hidden_act": "__import__"}, meta_model, "m/config.json"),
+        ("tokenizer.json", {"normalizer": PRECOMPILED}, load_tokenizer, "m"),
+    ],
+)
+def test_what_its_library_cannot_build_is_named(tmp_path, file, change, read, named):
     save_base_model(small_policy(), tmp_path / "m")
-    config = tmp_path / "m" / "config.json"
-    content = json.loads(config.read_text())
-    config.write_text(json.dumps(content | {"hidden_act": "__import__"}))
-    for file in ("manifest.json", "isentrope.json"):
-        (tmp_path / "m" / file).unlink(missing_ok=True)
+    place = as_made_elsewhere(tmp_path / "m") / file
+    place.write_text(json.dumps(json.loads(place.read_text()) | change))
     with pytest.raises(FileError) as caught:
-        meta_model(tmp_path / "m")
-    assert "config.json cannot be read" in str(caught.value)
+        read(tmp_path / "m")
+    assert f"{tmp_path / named} cannot be read" in str(caught.value)
 
 
 def test_a_first_line_that_is_nested_deeply_is_left_to_the_reader(tmp_path):
     (tmp_path / "U.jsonl").write_text("[" * 50_000 + "\n")
     assert first_row(tmp_path / "U.jsonl") == {}
-
-
-def test_a_tokenizer_that_its_library_gives_up_on_is_named(tmp_path):
-    save_base_model(small_policy(), tmp_path / "m")
-    place = tmp_path / "m" / "tokenizer.json"
-    content = json.loads(place.read_text())
-    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    place.write_text(json.dumps(content))
-    for file in ("manifest.json", "isentrope.json"):
-        (tmp_path / "m" / file).unlink(missing_ok=True)
-    with pytest.raises(FileError) as caught:
-        load_tokenizer(tmp_path / "m")
-    assert f"{tmp_path / 'm'} cannot be read" in str(caught.value)

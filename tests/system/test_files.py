@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import isentrope
 from isentrope.run.lock import one_writer
 from isentrope.system import files
 from isentrope.system.errors import FileError
-
-SOURCES = Path(isentrope.__file__).parent
+from tests.sources import trees
 
 
 def test_a_file_replaces_an_older_one_and_leaves_nothing_beside(tmp_path):
@@ -288,9 +286,9 @@ def test_the_guard_knows_the_ways_of_writing_in_two_steps(line):
 
 def test_only_one_module_renames_files_and_makes_digests():
     found = {
-        f"{path.relative_to(SOURCES)}:{line}"
-        for path in SOURCES.rglob("*.py")
-        for line in own_ways(ast.parse(path.read_text()))
-        if path != SOURCES / "system" / "files.py"
+        f"{path}:{line}"
+        for path, tree in trees().items()
+        for line in own_ways(tree)
+        if path != "system/files.py"
     }
     assert found == set()

@@ -2,12 +2,10 @@
 
 import ast
 import dataclasses
-from pathlib import Path
 
 import pytest
 from transformers import TrainingArguments
 
-import isentrope
 from isentrope.checkpoint.infer.fields import (
     FIELDS,
     REFUSALS,
@@ -15,9 +13,9 @@ from isentrope.checkpoint.infer.fields import (
     require_known_settings,
 )
 from tests.checkpoint.infer.settings_page import PAGE, settings_page
+from tests.sources import trees
 
 trl = pytest.importorskip("trl")
-SOURCES = Path(isentrope.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -100,21 +98,16 @@ MAY_NAME_FIELDS = {
 """Rooms that name a field all the same, and which; the list may only shrink."""
 
 
-def fields_named(path):
+def fields_named(tree):
     """Names of trainers' fields that are texts in a module, its docstrings left out."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return {text for text in texts if isinstance(text, str)} & (set(FIELDS) - set(OUR_KEYS))
 
 
 def test_a_trainers_field_is_named_in_the_table_alone():
-    rooms = {path.name: path for path in SOURCES.iterdir() if path.is_dir()}
+    rooms = [(path.partition("/")[0], tree) for path, tree in trees().items() if "/" in path]
     named = {
-        (room, field)
-        for room, folder in rooms.items()
-        if room not in BELOW
-        for path in folder.rglob("*.py")
-        for field in fields_named(path)
+        (room, field) for room, tree in rooms if room not in BELOW for field in fields_named(tree)
     }
     allowed = {(room, name) for room, names in MAY_NAME_FIELDS.items() for name in names.split()}
     assert named <= allowed

@@ -51,12 +51,6 @@ def test_a_demonstrator_slips_in_a_column_at_the_given_rate(style, factor):
     assert max(len(text) for _, text in task.demonstrations(2000, seed=0)) < longest_response(2)
 
 
-def test_demonstrations_are_seeded():
-    task = Addition()
-    assert task.demonstrations(9, seed=1) == task.demonstrations(9, seed=1)
-    assert task.demonstrations(9, seed=1) != task.demonstrations(9, seed=2)
-
-
 @pytest.mark.parametrize(
     ("response", "right"),
     [("#7", True), ("3 + 4 = 7.", True), ("7 or 8", False), ("07", True), ("", False)],
@@ -83,15 +77,21 @@ def test_chat_prompts_are_the_users_turn():
     assert load_task("addition_chat", "test", limit=3).prompts
 
 
-def test_unfit_arguments_are_refused():
-    with pytest.raises(ValueError, match="not 'dev'"):
-        Addition("dev")
-    with pytest.raises(ValueError, match="digits "):
-        Addition(digits=4)
-    with pytest.raises(ValueError, match="limit "):
-        Addition(limit=0)
-    with pytest.raises(ValueError, match="slip "):
-        Addition(slip=1.0)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "dev"}, "not 'dev'"),
+        ({"digits": 4}, "digits "),
+        ({"limit": 0}, "limit "),
+        ({"slip": 1.0}, "slip "),
+    ],
+)
+def test_unfit_arguments_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        Addition(**options)
+
+
+def test_an_answer_needs_a_reference():
     with pytest.raises(ValueError, match="reference answer"):
         Addition().reward("7", None)
 

@@ -52,6 +52,7 @@ def test_hand_written_responses_become_rollouts(tmp_path, policy):
         ({"prompt": "2", "response": "3", "answer": "4"}, "line 1 has 'answer', .* not a field"),
         ({"response": "3"}, "'prompt', 'messages' and 'prompt_ids'"),
         ({"prompt": "2"}, "'response' and 'response_ids'"),
+        ({"prompt_ids": [], "response": "3"}, "line 1: .*non-empty"),
         ("not json", "line 1 .*JSON"),
         ("[1]", "line 1: its content is wrong"),
         ("", "dataset is empty"),

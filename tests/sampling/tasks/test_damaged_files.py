@@ -11,7 +11,7 @@ from isentrope.sampling.tasks.custom import PromptFile, read_responses
 from isentrope.sampling.tasks.gsm8k import GSM8K
 from tests.training.conftest import small_policy
 
-MANY = [60, pytest.param(4000, marks=pytest.mark.slow)]
+MANY = [40, pytest.param(4000, marks=pytest.mark.slow)]
 FIELDS = ("prompt", "prompt_ids", "messages", "reference", "key", "response", "response_ids")
 FIELDS += ("reward", "advantage", "finished", "response_mask", "sampler_logprobs")
 values = st.recursive(

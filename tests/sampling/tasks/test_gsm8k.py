@@ -94,20 +94,25 @@ def test_the_format_reward_looks_at_the_form_alone(task, response, well_formed):
     assert task.format_reward(response) == float(well_formed)
 
 
-def test_unfit_files_and_requests_are_refused(task, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"question": "How many?", "answer": "4"}', r"train\.jsonl, line 1, is not a problem"),
+        ('\n{"question": "?", "answer": "#### 3 or 4"}', r"line 2, .*'3 or 4' .*not one number"),
+        ("\n", "is empty"),
+    ],
+)
+def test_unfit_files_are_refused(tmp_path, content, words):
+    (tmp_path / "train.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=words):
+        GSM8K("train", tmp_path)
+
+
+def test_unfit_requests_are_refused(task, folder):
     with pytest.raises(ValueError, match="not 'validation'"):
-        GSM8K("validation", tmp_path)
-    (tmp_path / "train.jsonl").write_text('{"question": "How many?", "answer": "4"}')
-    with pytest.raises(ValueError, match=r"train\.jsonl, line 1, is not a problem"):
-        GSM8K("train", tmp_path)
-    (tmp_path / "train.jsonl").write_text('\n{"question": "How many?", "answer": "#### 3 or 4"}')
-    with pytest.raises(ValueError, match=r"train\.jsonl, line 2, .*'3 or 4' .*not one number"):
-        GSM8K("train", tmp_path)
+        GSM8K("validation", folder)
     with pytest.raises(ValueError, match="one of tag, boxed, hash, last_number, not 'box'"):
-        GSM8K("train", tmp_path, answer="box")
-    (tmp_path / "train.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="is empty"):
-        GSM8K("train", tmp_path)
+        GSM8K("train", folder, answer="box")
     with pytest.raises(ValueError, match="reference answer"):
         task.reward("<answer>1</answer>", None)
     with pytest.raises(ValueError, match=r"'3 or 4' .*not one number"):

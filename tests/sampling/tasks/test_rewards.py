@@ -154,27 +154,21 @@ def function_of(folder, name, monkeypatch):
     return scope[name]
 
 
-@pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_function_of_trl_gives_what_it_gives_there(policy, folder, monkeypatch, name, chat):
-    task = task_of(folder, [name], chat)
-    rollouts = sample(policy, task.prompts, 4, 3, max_new_tokens=4, seed=1)
-    function = function_of(folder, name, monkeypatch)
-    texts = plain_texts(rollouts, policy)
-    expected = rewards_in_trl([function], task, rollouts, texts, chat)
-    found = ise.with_rewards(rollouts, task, policy).rewards.tolist()
-    assert found == pytest.approx(expected, rel=1e-6)
-
-
-def test_several_functions_are_summed_with_weights_over_those_that_apply(
-    policy, folder, monkeypatch
+@pytest.mark.parametrize(
+    ("names", "chat", "options"),
+    [
+        *(([name], chat, {}) for name in NAMES for chat in (False, True)),
+        (["not_all", "group_mean", "slow"], False, {"weights": [2.0, -0.5, 0.25]}),
+    ],
+)
+def test_functions_of_trl_give_what_they_give_there_and_several_their_sum_with_weights(
+    policy, folder, monkeypatch, names, chat, options
 ):
-    names, weights = ["not_all", "group_mean", "slow"], [2.0, -0.5, 0.25]
-    task = task_of(folder, names, weights=weights)
-    rollouts = sample(policy, task.prompts, 6, 2, max_new_tokens=4, seed=2)
+    task = task_of(folder, names, chat, **options)
+    rollouts = sample(policy, task.prompts, 4, 3, max_new_tokens=4, seed=1)
     functions = [function_of(folder, name, monkeypatch) for name in names]
     texts = plain_texts(rollouts, policy)
-    expected = rewards_in_trl(functions, task, rollouts, texts, False, weights)
+    expected = rewards_in_trl(functions, task, rollouts, texts, chat, **options)
     found = ise.with_rewards(rollouts, task, policy).rewards.tolist()
     assert found == pytest.approx(expected, rel=1e-6)
 
@@ -235,13 +229,22 @@ ONE = {
 }
 
 
+@pytest.fixture
+def written(tmp_path):
+    """Loads the task of a function f with this source, on these rows."""
+
+    def task(source, *rows):
+        (tmp_path / "r.py").write_text(source)
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        return load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
+
+    return task
+
+
 @pytest.mark.parametrize("source", ONE)
-def test_parameters_of_a_function_of_one_response_are_found_by_their_names(tmp_path, source):
-    (tmp_path / "r.py").write_text(source)
+def test_parameters_of_a_function_of_one_response_are_found_by_their_names(written, source):
     row = {"prompt": "p", "reference": "b", "answer": "7", "nums": [1]}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    task = load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
-    call = task._calls[0]
+    call = written(source, row)._calls[0]
     columns = {"answer": ["7"], "nums": [[1]], "reference": ["b"]}
     seen = []
     call._as_number = lambda value: seen.append(value) or 1.0
@@ -262,11 +265,9 @@ def test_parameters_of_a_function_of_one_response_are_found_by_their_names(tmp_p
         ("import torch\nf = torch.nn.Linear(2, 2)", "is a model"),
     ],
 )
-def test_a_function_that_cannot_be_called_by_name_is_refused(tmp_path, source, message):
-    (tmp_path / "r.py").write_text(source)
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "p", "answer": "7"}))
+def test_a_function_that_cannot_be_called_by_name_is_refused(written, source, message):
     with pytest.raises(ValueError, match=message) as refused:
-        load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
+        written(source, {"prompt": "p", "answer": "7"})
     assert "f(completions, …)" in str(refused.value)
 
 
@@ -282,10 +283,8 @@ def test_a_function_that_cannot_be_called_by_name_is_refused(tmp_path, source, m
         ("def f(response): return {}['x']", "failed on the response .*KeyError"),
     ],
 )
-def test_a_call_that_fails_says_what_it_was_called_with(policy, tmp_path, source, message):
-    (tmp_path / "r.py").write_text(source)
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "7"}))
-    task = load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
+def test_a_call_that_fails_says_what_it_was_called_with(policy, written, source, message):
+    task = written(source, {"prompt": "1+1=", "answer": "7"})
     rollouts = sample(policy, task.prompts, 3, max_new_tokens=3)
     with pytest.raises(ValueError, match=message):
         ise.with_rewards(rollouts, task, policy)
@@ -298,18 +297,15 @@ def test_weights_are_one_number_per_function(folder):
         task_of(folder, ["slow"], weights="1")
 
 
-def test_one_prompt_with_two_rows_of_columns_is_refused(tmp_path):
-    (tmp_path / "r.py").write_text("def f(completions, answer): return answer")
+def test_one_prompt_with_two_rows_of_columns_is_refused(written):
     rows = [{"prompt": "p", "answer": 1}, {"prompt": "p", "answer": 2}]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=r"line 2 and .*line 1 are one prompt"):
-        load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
+        written("def f(completions, answer): return answer", *rows)
 
 
-def test_async_functions_run_where_a_loop_runs_already(tmp_path, policy):
-    (tmp_path / "r.py").write_text("async def f(completions, **k): return [1.0] * len(completions)")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1"}))
-    task = load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
+def test_async_functions_run_where_a_loop_runs_already(written, policy):
+    source = "async def f(completions, **k): return [1.0] * len(completions)"
+    task = written(source, {"prompt": "1"})
     rollouts = sample(policy, task.prompts, 2, max_new_tokens=3)
 
     async def inside():
