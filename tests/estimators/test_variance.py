@@ -180,7 +180,7 @@ def test_errors_of_grouped_responses_are_by_prompt_and_those_by_response_too_sma
 
 
 def test_the_design_effect_is_one_plus_the_correlation_of_responses_to_a_prompt():
-    exact, found = drawn_in_groups(16)
+    exact, found = drawn_in_groups(10)
     scores = score(exact.policy, exact.rollouts)
     p, prompt = exact.probabilities() / exact.n_prompts, exact.rollouts.prompt_index
     deviation = scores.entropies.sum(1) - exact.entropy() * scores.mask.sum(1)  # of Σ H − h T

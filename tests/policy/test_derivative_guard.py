@@ -128,8 +128,15 @@ def test_a_scripted_normalisation_which_cannot_be_written_out_is_refused():
         require_derivatives(Policy(model, eos_token_id=0), cases.ragged(), TWICE[0])
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "precision"),
+    [
+        *((mode, "float64") for mode in MODES),
+        *((mode, "bfloat16") for mode in MODES),
+        ("backward", "float32"),
+        ("forward over forward", "float32"),
+    ],
+)
 def test_kinks_and_rounding_raise_no_alarm(mode, precision):
     require_derivatives(own_activation(Rectified(), precision), cases.ragged(), mode)
 

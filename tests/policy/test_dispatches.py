@@ -1,6 +1,7 @@
 """Operations per micro-batch, beside those of plain passes: what a device waits for."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.scoring import score_along
 
-LAYERS = 8
 VOCABULARY = 64
 PROMPT = 3
 RESPONSE = 5
@@ -44,15 +44,15 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(scope="module")
-def subject():
-    """A narrow policy of many layers with LoRA everywhere, four sequences, and a direction."""
+@cache
+def of_layers(layers):
+    """A narrow policy with LoRA everywhere, four sequences, and a direction."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=8,
         intermediate_size=8,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=32,
@@ -65,6 +65,11 @@ def subject():
     batch = ise.Rollouts([*prompts], [*responses], torch.arange(4))
     direction = {n: 1e-3 * torch.randn(p.shape).double() for n, p in policy.theta.items()}
     return policy, batch, direction
+
+
+@pytest.fixture
+def subject():
+    return of_layers(4)
 
 
 def operations(compute):
@@ -98,8 +103,8 @@ def forward_and_backward(policy, batch):
     torch.autograd.grad(loss, [p for p in policy.model.parameters() if p.requires_grad])
 
 
-def test_scores_and_sweeps_take_few_operations_more_than_forward_passes(subject):
-    policy, batch, direction = subject
+def test_scores_and_sweeps_take_few_operations_more_than_forward_passes():
+    policy, batch, direction = of_layers(8)  # what is done once per micro-batch is a small part
     with torch.no_grad():
         plain = operations(lambda: forward(policy, batch))
     scores = per_micro_batch(policy, lambda: ise.score(policy, batch))

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from isentrope import Policy, score
 from isentrope.nouns.vectors import axpy, dot
@@ -10,26 +9,15 @@ from isentrope.policy.token_statistics import nondeterminism
 from tests import cases
 
 
-def lora_policy(**settings) -> Policy:
-    torch.manual_seed(0)
-    config = LoraConfig(r=2, target_modules="all-linear", **settings)
-    model = get_peft_model(cases.model("qwen2"), config).eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if "lora_B" in name:
-                p.normal_(std=0.1)
-    return Policy(model, eos_token_id=0)
-
-
 def test_theta_is_the_adapter_and_nothing_else():
-    policy = lora_policy()
+    policy = cases.lora_policy("qwen2")
     assert len(policy.names) == 2 * 7 * 2  # A and B of seven layers in each of two blocks
     assert all("lora_" in name for name in policy.names)
 
 
-@pytest.mark.parametrize("make", [lora_policy, lambda: cases.policy("llama")])
-def test_scores_at_a_shifted_theta_leave_the_model_alone(make):
-    policy, batch = make(), cases.ragged()
+@pytest.mark.parametrize(("make", "name"), [(cases.lora_policy, "qwen2"), (cases.policy, "llama")])
+def test_scores_at_a_shifted_theta_leave_the_model_alone(make, name):
+    policy, batch = make(name), cases.ragged()
     v = cases.direction(policy)
     before = {n: p.clone() for n, p in policy.model.named_parameters()}
     functional = score(policy, batch, policy.parameters_along(v, 0.1))
@@ -67,7 +55,7 @@ def test_another_trainable_set_is_refused():
 
 
 def test_active_dropout_is_refused_at_once_and_later():
-    policy = lora_policy(lora_dropout=0.1)
+    policy = cases.lora_policy("qwen2", lora_dropout=0.1)
     policy.model.train()
     with pytest.raises(ValueError, match=r"[Cc]all model\.eval"):
         score(policy, cases.ragged())
@@ -86,20 +74,6 @@ def test_nan_weights_are_named():
     with torch.no_grad():
         model.model.norm.weight[0] = torch.nan
     with pytest.raises(ValueError, match=r"'model\.norm\.weight' holds NaN"):
-        Policy(model)
-
-
-def test_a_soft_cap_on_the_logits_is_refused():
-    model = cases.model("qwen2")
-    forward = model.forward
-
-    def capped(**arguments):
-        out = forward(**arguments)
-        out.logits = torch.tanh(out.logits)
-        return out
-
-    model.forward = capped
-    with pytest.raises(ValueError, match="soft cap"):
         Policy(model)
 
 

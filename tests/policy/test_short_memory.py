@@ -47,7 +47,7 @@ def short(monkeypatch):
 
 
 def test_every_pass_goes_on_in_smaller_micro_batches(short, caplog):
-    E = cases.ragged(8, seed=2)
+    E = cases.ragged(6, seed=2)
     weights = E.mask.double()
     plain = cases.lora_policy("qwen2")
     v = {n: torch.ones_like(p, dtype=torch.float64) for n, p in plain.theta.items()}

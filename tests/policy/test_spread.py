@@ -23,8 +23,7 @@ def conditionals(policy, rollouts, params=None):
     return out
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize("vocab_chunk", [2, 8192])
+@pytest.mark.parametrize(("order", "vocab_chunk"), [(0, 2), (0, 8192), (1, 8192), (2, 2)])
 def test_variances_are_those_over_the_vocabulary(order, vocab_chunk):
     policy = cases.policy("qwen2", temperature=0.7, vocab_chunk=vocab_chunk)
     rollouts, v, h = cases.ragged(), cases.direction(policy), 1e-5

@@ -136,14 +136,14 @@ def spent(monkeypatch):
 
 
 def test_the_run_logs_the_alarm_and_tells_which_tokens_hold_the_entropy(tmp_path, spent, caplog):
-    folder = train(config(tmp_path))
+    folder = train(config(tmp_path, "training.steps=4"))
     rows = [json.loads(x) for x in (folder / "logs/metrics.jsonl").read_text().splitlines()]
-    assert [row["alarm/raised"] for row in rows] == [0, 0, 1, 0, 0, 0]
+    assert [row["alarm/raised"] for row in rows] == [0, 0, 1, 0]
     assert rows[-1]["alarm/half_life"] == pytest.approx(math.log(2) / 0.1, rel=0.1)
     assert caplog.text.count("Entropy alarm at step 3") == 1
     assert "of the tokens hold 90 % of the entropy" in caplog.text
-    state = json.loads((folder / "training_state/step_6/isentrope_state.json").read_text())
-    assert len(state["alarm"]["readings"]) == 6
+    state = json.loads((folder / "training_state/step_4/isentrope_state.json").read_text())
+    assert len(state["alarm"]["readings"]) == 4
 
 
 def test_a_run_stops_at_an_alarm_with_a_checkpoint_and_can_go_on(tmp_path, spent):
@@ -177,14 +177,14 @@ def test_every_key_of_the_alarm_acts(tmp_path, spent):
 
 
 def test_a_checkpoint_from_before_there_was_an_alarm_still_resumes(tmp_path):
-    folder = train(config(tmp_path, "training.steps=2", "training.save_every=2"))
-    path = folder / "training_state/step_2/isentrope_state.json"
+    folder = train(config(tmp_path, "training.steps=1", "training.save_every=1"))
+    path = folder / "training_state/step_1/isentrope_state.json"
     state = json.loads(path.read_text())
     del state["alarm"]
     path.write_text(json.dumps(state))
     as_made_elsewhere(path.parent)
-    resume(folder, ["training.steps=3"])
-    assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
+    resume(folder, ["training.steps=2"])
+    assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_reading_that_is_not_trusted_is_not_counted():

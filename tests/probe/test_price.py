@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope import Policy, ProbeOptions, entropy_change
+from isentrope import ProbeOptions, entropy_change
 from isentrope.estimators.positions import position_classes
 from isentrope.estimators.price import price_of_step
 from isentrope.estimators.reward_change import reward_change
@@ -32,13 +32,8 @@ def made(tmp_path_factory):
 def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
     trainer, probe = made
     reading = probe.history[-1]
-    v = {n: (probe.moved[n].double() - p) / reading.eta for n, p in probe.theta.items()}
-    model = trainer.policy.model
-    for name, parameter in model.named_parameters():
-        if name in probe.theta:
-            parameter.data.copy_(probe.theta[name])
-    policy = Policy(model, trainer.policy.tokenizer, precision="float64")
-    change = entropy_change(policy, probe.E, v, [reading.eta])
+    policy = probe.policy_before(trainer)
+    change = entropy_change(policy, probe.E, probe.direction(), [reading.eta])
     gained = reward_change(change, probe.E.rewards)
     classes = position_classes(probe.E, change.sample.entropies)
     expected = price_of_step(change.sample, reading.eta, classes, probe.E.rewards)

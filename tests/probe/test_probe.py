@@ -24,19 +24,34 @@ class Recorder(EntropyProbe):
         super().on_optimizer_step(args, state, control, **kwargs)
         self.moved = {n: p.clone() for n, p in self._policy.theta.items()}
 
+    def direction(self):
+        """v of the last step."""
+        eta = self.history[-1].eta
+        return {n: (self.moved[n].double() - p) / eta for n, p in self.theta.items()}
+
+    def policy_before(self, made):
+        """The policy of a trainer before its last step, in float64."""
+        with torch.no_grad():
+            for name, p in self.theta.items():
+                made.policy.model.get_parameter(name).copy_(p)
+        return ise.Policy(made.policy.model, made.policy.tokenizer, precision="float64")
+
+
+def hooks_of(made):
+    """What transformers gives the callback, and a state before the first step."""
+    model = made.policy.model
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    given = {"model": model, "processing_class": made.policy.tokenizer, "optimizer": optimizer}
+    return type("State", (), {"global_step": 0}), given
+
 
 def test_a_reading_is_the_entropy_change_of_the_step_that_was_taken(tmp_path):
     probe = Recorder(["1+2=", "5+4="], every=1, size=16, options=ProbeOptions(second_order=True))
     made = runs.trainer(tmp_path, probe=probe, steps=2, weight_decay=0.5)
     made.train()
     reading = probe.history[-1]
-    v = {n: (probe.moved[n].double() - p) / reading.eta for n, p in probe.theta.items()}
-    with torch.no_grad():
-        for name, parameter in made.policy.model.named_parameters():
-            if name in probe.theta:
-                parameter.copy_(probe.theta[name])
-    policy = ise.Policy(made.policy.model, made.policy.tokenizer, precision="float64")
-    expected = ise.entropy_change(policy, probe.E, v, [reading.eta])
+    policy = probe.policy_before(made)
+    expected = ise.entropy_change(policy, probe.E, probe.direction(), [reading.eta])
     first = reading.eta * expected.first_order.value
     assert reading.first_order.value == pytest.approx(first, rel=1e-3)
     assert reading.first_order.se == pytest.approx(reading.eta * expected.first_order.se, rel=1e-3)
@@ -156,37 +171,14 @@ def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_inter
     assert reading.to_dict()["probe/trust"] == 0
 
 
-def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):
-    from datasets import Dataset
-    from trl import GRPOTrainer
-
-    folder = tmp_path / "share"
-    made = runs.trainer(folder)  # for its model
-    trainer = GRPOTrainer(
-        made.policy.model,
-        lambda completions, **_: [float(len(c) % 2) for c in completions],
-        args=runs.trl_args(folder / "out", 2, save_strategy="no"),
-        train_dataset=Dataset.from_dict({"prompt": ["1+1=", "2+1=", "3+3=", "4+4="] * 4}),
-        processing_class=made.policy.tokenizer,
-    )
-    probe = EntropyProbe(["1+2=", "5+4="], every=1, size=8).attach(trainer)
-    trainer.train()
-    assert len(probe.history) == 2
-    losses = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["probe/change"] for entry in losses] == [r.change.value for r in probe.history]
-
-
 def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"every .* size .* 0 and 32"):
         EntropyProbe(["1+1="], every=0)
     with pytest.raises(ValueError, match="dataset"):
         EntropyProbe([])
-    made = runs.trainer(tmp_path, steps=1)
-    model, state = made.policy.model, type("State", (), {"global_step": 0})
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    state, given = hooks_of(runs.trainer(tmp_path, steps=1))
     probe = EntropyProbe(["1+1="], options=ProbeOptions(temperature=1.0, max_new_tokens=2))
-    hooked = {"model": model, "processing_class": made.policy.tokenizer, "optimizer": optimizer}
-    probe.on_pre_optimizer_step(object(), state, None, **hooked)
+    probe.on_pre_optimizer_step(object(), state, None, **given)
     assert "has no gradient on this process" in caplog.text
 
 
@@ -201,13 +193,10 @@ def test_a_prompt_that_cannot_be_read_is_named_at_the_first_reading(tmp_path, ca
 
 def test_a_gradient_that_is_not_finite_is_no_reading_and_no_crash(tmp_path, caplog):
     probe = EntropyProbe(["1+1="], options=ProbeOptions(temperature=1.0, max_new_tokens=2))
-    made = runs.trainer(tmp_path, steps=1)
-    model, state = made.policy.model, type("State", (), {"global_step": 0})
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    for parameter in model.parameters():
+    state, given = hooks_of(runs.trainer(tmp_path, steps=1))
+    for parameter in given["model"].parameters():
         parameter.grad = torch.full_like(parameter, float("nan"))
-    hooked = {"model": model, "processing_class": made.policy.tokenizer, "optimizer": optimizer}
-    probe.on_pre_optimizer_step(object(), state, None, **hooked)
+    probe.on_pre_optimizer_step(object(), state, None, **given)
     probe.on_optimizer_step(object(), state, None)
     assert probe.history == []
     assert "cannot read step 1: its gradient is not finite" in caplog.text

@@ -11,12 +11,14 @@ def probe(**options):
     return EntropyProbe(["1+2=", "5+4="], every=1, size=8, options=ProbeOptions(**options))
 
 
-def test_dropout_is_in_the_gradient_and_not_in_the_reading_and_the_run_is_the_same(tmp_path):
+def test_dropout_is_in_the_gradient_and_not_in_the_logged_reading_and_the_run_is_the_same(tmp_path):
     plain, probed = (following.grpo(tmp_path, dropout=0.3) for _ in range(2))
     reader = probe().attach(probed)
     for made in (plain, probed):
         following.run(made)
-    assert len(reader.history) == 3
+    losses = [line["probe/change"] for line in probed.state.log_history if "loss" in line]
+    assert losses == [reading.change.value for reading in reader.history]
+    assert len(losses) == 3
     for name, parameter in following.trained(plain).items():
         assert torch.equal(parameter, following.trained(probed)[name]), name
     for reading in reader.history:  # sampled and scored without dropout: one distribution
