@@ -4,6 +4,7 @@ import pytest
 
 from isentrope import Estimate
 from isentrope.checks import Finding
+from isentrope.cli.commands import COMMANDS
 from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.tables import printed_evaluation, printed_findings
 
@@ -27,6 +28,16 @@ FINDINGS = [
 def test_checks_that_do_not_apply_are_counted_apart(findings, words):
     line, *_ = printed_findings({"step_4": findings}, details=False)
     assert line.startswith(f"step_4: {words}")
+
+
+def test_what_failed_comes_before_all_else_and_is_named_at_the_end():
+    found = {"step_2": FINDINGS[:3], "step_4": FINDINGS}
+    first, table, *_ = printed_findings(found, details=False)
+    assert first.startswith("step_4: ")
+    assert [finding.name for finding in table.rows] == ["five", "three", "four"]
+    check = next(verb for verb in COMMANDS if verb.name == "check")
+    (sentence,) = check(config="folder").failures(found)
+    assert sentence == "1 check failed (step_4: five)."
 
 
 def test_an_evaluation_begins_with_its_sentence_and_names_what_a_note_limits():

@@ -179,3 +179,28 @@ def test_one_prompt_cannot_be_shared(own):
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the file says which
         ise.load_task("prompts", "test", file, test_share=0.5)
     assert "1 different prompts" in str(refusal.value)
+
+
+def test_a_pattern_of_checkpoints_stands_in_place_of_a_folder(own):
+    shutil.copytree(own / "step_4", own / "step_6")
+    for name in ("step_4", "step_6"):
+        (own / name / "optimizer.pt").unlink()
+    words = ["--prompts", own / "prompts.jsonl", "--reward", "prompts"]
+    code, text, _ = call("measure", own / "step_[6-8]", *words)
+    assert code == 1
+    assert f"no optimizer state at {own / 'step_6' / 'optimizer.pt'}" in text  # it was found
+    code, text, _ = call("measure", own / "step_[79]", *words)
+    assert code == 1
+    assert "No checkpoint folder matches" in text
+
+
+def test_a_message_that_names_a_setting_says_how_it_is_given_here(own):
+    verb = MEASURING["measure"]
+    named = verb.sentence_of(ValueError("Give its folder by checkpoint.base_model."))
+    assert named.endswith("Here settings are given as --set checkpoint.base_model=VALUE.")
+    for sentence in (
+        "There is no checkpoint.pt.",
+        "The folder checkpoint.old/4 is empty.",
+        "Give --set estimator.single_eta=1e-4.",
+    ):
+        assert verb.sentence_of(ValueError(sentence)) == sentence

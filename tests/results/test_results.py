@@ -99,6 +99,30 @@ def test_a_prompt_shows_sentences_in_one_line_and_a_notebook_all_and_a_table(fol
     assert (page.count("<p>"), page.count("<table>")) == (len(sentences), 1)
 
 
+def test_only_the_rate_of_the_optimizer_is_called_the_training_rate(folders):
+    result = Result.load(folders["measure"])
+    rate = result.rate
+    trained = replace(result, step=replace(result.step, learning_rate=rate))
+    chosen = replace(result, step=replace(result.step, learning_rate=rate / 3))
+    for measured, right, wrong in (
+        (trained, "training rate", "chosen rate"),
+        (chosen, "chosen rate", "training rate"),
+    ):
+        words = [sentence.text for sentence in measured.sentences()]
+        words += [text.get_text() for axes in measured.plot().axes for text in axes.texts]
+        assert any(right in text for text in words)
+        assert not any(wrong in text for text in words)
+
+
+def test_a_line_that_cannot_hold_a_sentence_keeps_its_number_and_interval(folders):
+    result = Result.load(folders["measure"])
+    wide = replace(result.at_rate().change, ci_low=-1.0, ci_high=1.0)
+    doubtful = replace(result, sweep=(replace(result.at_rate(), change=wide),))
+    sentence = doubtful.sentences()[0].text.replace("\u00a0", " ")
+    assert sentence not in repr(doubtful)
+    assert "[−1, 1] nats per token" in repr(doubtful)
+
+
 @pytest.mark.parametrize("verb", MEASURING)
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_a_result_draws_the_figure_of_its_panel_or_names_the_verbs_that_have_one(

@@ -55,6 +55,8 @@ def test_a_method_gives_the_result_of_the_command(verb, own, tmp_path):
         key: theirs.get(key) for key in MEASURED[verb]
     }
     assert [s.text for s in result.sentences()] == [s.text for s in printed.sentences()]
+    if verb != "noise":  # which has no figure
+        assert result.plot().axes[0].has_data()
 
 
 def test_lists_and_functions_give_what_files_and_names_give(own):

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 
 from isentrope.checkpoint.digests import Digests, checkpoint_digests
-from isentrope.checkpoint.files import ADAPTER, CheckpointFolder, step_name, step_of_folder
+from isentrope.checkpoint.files import (
+    ADAPTER,
+    CheckpointFolder,
+    named_path,
+    step_name,
+    step_of_folder,
+)
 from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.checkpoint.infer.settings import Setting, read_arguments, settings_in_files
 from isentrope.checkpoint.record.contract import read_contract
@@ -87,7 +93,7 @@ class CheckpointFacts:
         Raises:
             FileNotFoundError: If there is no such folder.
         """
-        self.path = Path(path).expanduser()
+        self.path = named_path(path)
         if not self.path.is_dir():
             require_checkpoint(self.path)  # says what is missing
         self.files = CheckpointFolder(self.path)

@@ -70,6 +70,12 @@ def step_name(step: int) -> str:
     return f"step_{step}"
 
 
+def named_path(entry: str | Path) -> Path:
+    """The path of a folder, whose last part is its name also where the entry is "." or ".."."""
+    path = Path(entry).expanduser()
+    return path.resolve() if path.name in ("", "..") else path
+
+
 def step_of_folder(name: str) -> int | None:
     """The training step in the name of a checkpoint folder.
 

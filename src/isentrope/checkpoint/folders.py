@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.files import named_path, step_of_folder
 from isentrope.models.checkpoint_folder import require_checkpoint
 
 
@@ -28,7 +28,7 @@ def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
 
 def _match(entry: str) -> list[Path]:
     """The folders that a path or a pattern means."""
-    path = Path(entry).expanduser()
+    path = named_path(entry)
     if path.exists() or not any(c in entry for c in "*?["):
         return _look_inside(path) or [path]
     matches = map(Path, glob(str(path), recursive=True))  # hidden ones are not complete

@@ -98,14 +98,20 @@ def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> 
     refused = [o for o in obstacles if o.name not in set(ignored)]
     if not refused:
         return
-    names = ", ".join(dict.fromkeys(o.name for o in refused if o.name != SAMPLER_RECORD))
-    way_out = (
-        f", or list it (estimator.ignore_training_settings: [{names}]) to measure another step "
-        "than training's: the result then says that it differs in this"
-    )
     raise ValueError(
         f"The step would not be the one that training takes from {what}: "
-        f"{'; '.join(o.words for o in refused)}. Change that{way_out if names else ''}."
+        f"{'; '.join(o.words for o in refused)}. {ways_on(refused)}"
+    )
+
+
+def ways_on(refused: Iterable[Obstacle]) -> str:
+    """What to do about that which differs from training, in a sentence."""
+    names = ", ".join(dict.fromkeys(o.name for o in refused if o.name != SAMPLER_RECORD))
+    if not names:
+        return "Change that."
+    return (
+        f"Change that, or list it (estimator.ignore_training_settings: [{names}]) to measure "
+        "another step than training's: the result then says that it differs in this."
     )
 
 

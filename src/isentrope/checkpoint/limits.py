@@ -14,7 +14,7 @@ from isentrope.checkpoint.facts import CheckpointFacts
 from isentrope.checkpoint.files import TRAINER_STATE
 from isentrope.checkpoint.in_force import SAMPLER_RECORD, SettingsInForce
 from isentrope.checkpoint.infer.settings import Obstacle
-from isentrope.checks.checkpoint import fit_of_order
+from isentrope.checks.checkpoint import fit_of_order, read_schedule
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.architecture import text_config
@@ -61,6 +61,35 @@ def model_obstacles(policy: Policy, checkpoint: CheckpointFacts) -> list[Obstacl
         words = f"responses end at tokens {[*policy.eos_token_ids]} here, and at {ends} in training"
         obstacles.append(Obstacle("end_tokens", words))
     return obstacles
+
+
+def require_rate(
+    checkpoint: CheckpointFacts, estimator: EstimatorConfig, rate: float | None = None
+) -> None:
+    """Refuse a checkpoint without a learning rate of its own where the configuration gives none.
+
+    Args:
+        checkpoint: The checkpoint.
+        estimator: The configuration's.
+        rate: The optimizer's; None for that of its schedule, if it has one.
+
+    Raises:
+        ValueError: If it is 0, as at the end of a schedule.
+    """
+    try:
+        estimator.etas(rate or 0.0)
+    except ValueError:
+        last, base = read_schedule(checkpoint.path)
+    else:
+        return
+    if rate is None and (not last or last[0] != 0):
+        return
+    began = f"={base[0]:g} (with which its schedule began)" if base and base[0] else "=RATE"
+    raise ValueError(
+        f"The learning rate of {checkpoint.name} is 0, as at the end of a schedule, so how long "
+        f"its step is does not follow: give a rate by --set estimator.single_eta{began}, or leave "
+        "this checkpoint out (a pattern in quotes, as 'run/checkpoint-[24]', names several)."
+    )
 
 
 def training_dropout(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, float]:

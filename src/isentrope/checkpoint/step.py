@@ -19,6 +19,7 @@ from isentrope.checkpoint.limits import (
     confirm_order,
     model_obstacles,
     note_missing_steps,
+    require_rate,
     stale_batch,
     unlike_advantages,
 )
@@ -133,7 +134,7 @@ def step_of_files(
             to be measured.
     """
     estimator = settings.config.estimator
-    estimator.etas(state.learning_rate)
+    require_rate(checkpoint, estimator, state.learning_rate)
     U, plain = step_on_batch(policy, U, state, estimator, longest)
     plain = with_control(checkpoint, policy, U, plain)
     step = CheckpointStep(**vars(plain), rollouts=U, param_groups=tuple(state.distinct_groups))

@@ -269,11 +269,26 @@ def _read_contract_groups(_: OptimizerState, folder: Path) -> Mapping[str, Mappi
 
 def _read_last_rates(state: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """The last rate by parameter name."""
-    try:
-        saved = read_torch(folder / SCHEDULER)
-    except FileError:
-        return {}
-    rates = saved.get("_last_lr") if isinstance(saved, Mapping) else None
-    if not rates or len(rates) <= max(state.group_index.values()):
+    rates, _ = read_schedule(folder)
+    if len(rates) <= max(state.group_index.values()):
         return {}
     return {name: {"lr": rates[index]} for name, index in state.group_index.items()}
+
+
+def read_schedule(folder: Path) -> tuple[list[float], list[float]]:
+    """The rates of param groups by the schedule of a trainer, where its file can be read.
+
+    Args:
+        folder: The checkpoint.
+
+    Returns:
+        The last rates, and those that the schedule multiplies; empty where they are not known.
+    """
+    try:
+        saved = read_torch(folder / SCHEDULER)
+    except (FileError, FileNotFoundError):
+        return [], []
+    if not isinstance(saved, Mapping):
+        return [], []
+    last, base = (saved.get(key) or [] for key in ("_last_lr", "base_lrs"))
+    return list(map(float, last)), list(map(float, base))

@@ -103,8 +103,14 @@ class CheckCommand(Checked, Changeable):
         return command_line(*words, *options)
 
     def failures(self, outcome: Any) -> list[str]:
-        """How many checks failed."""
-        failed = sum(
-            finding.passed is False for findings in outcome.values() for finding in findings
-        )
-        return [f"{failed} checks failed."] if failed else []
+        """Which checks failed, of which checkpoints."""
+        failed = {
+            name: names
+            for name, findings in outcome.items()
+            if (names := [finding.name for finding in findings if finding.passed is False])
+        }
+        number = sum(map(len, failed.values()))
+        if not number:
+            return []
+        where = "; ".join(f"{name}: {', '.join(names)}" for name, names in failed.items())
+        return [f"{number} check{'' if number == 1 else 's'} failed ({where})."]

@@ -14,6 +14,7 @@ they work with, and what `read` imports is light.
 """
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -25,6 +26,12 @@ from typer import Argument, Option
 
 from isentrope.commands.completion import complete_setting
 from isentrope.system.file_contents import yaml_value
+
+_KEY = re.compile(
+    r"\b(?:checkpoint|batch_config|sampling|estimator|analysis|precision|fisher_kernel|evaluation)"
+    r"\.(?!pt\b|json\b|yaml\b)[a-zA-Z_]{2,}(?![\w/])"
+)
+"""The dotted key of a setting."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +206,15 @@ class Overridden(Command):
             autocompletion=complete_setting,
         ),
     ] = None
+
+    @classmethod
+    def sentence_of(cls, error: BaseException) -> str:
+        """The sentence, and how a setting that it names by its key is given."""
+        sentence = super().sentence_of(error)
+        key = _KEY.search(sentence)
+        if key is None or "--set" in sentence:
+            return sentence
+        return f"{sentence} Here settings are given as --set {key[0]}=VALUE."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,13 +69,14 @@ class OnFolder(Configured):
         from isentrope.checkpoint.folder_settings import folder_settings
         from isentrope.config.strict_yaml import ConfigError
 
-        place = Path(self.config)
-        if not place.exists():
+        place = Path(self.config).expanduser()
+        is_pattern = not place.exists() and any(character in self.config for character in "*?[")
+        if not place.exists() and not is_pattern:
             raise FileNotFoundError(
                 f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
                 "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
             )
-        if place.is_dir():
+        if place.is_dir() or is_pattern:
             return folder_settings(self.config, self.prompts, self.reward, self.overrides)
         if self.prompts is not None or self.reward is not None:
             raise ConfigError(

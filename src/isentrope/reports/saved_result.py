@@ -65,7 +65,7 @@ class SavedResult(Generic[AnyResult]):
         """Numbers that another run's may be compared with.
 
         Args:
-            paths: Dotted paths by what is there. In them {rate} is the training rate, {own} the
+            paths: Dotted paths by what is there. In them {rate} is the rate of interest, {own} the
                 block of a batch with itself, and {moved} that of measured responses with U.
 
         Returns:

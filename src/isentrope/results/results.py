@@ -1,6 +1,7 @@
 """What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
 from dataclasses import dataclass, field
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
@@ -77,8 +78,16 @@ class MeasureResult(Result, verb=MEASURE):
 
     @property
     def rate(self) -> float | None:
-        """The learning rate of interest."""
+        """The learning rate of interest: training's, or `estimator.single_eta`."""
         return self.step.rate_of_interest
+
+    @property
+    def rate_name(self) -> str:
+        """What the learning rate of interest is: training's own, or one that was chosen."""
+        trained = self.rate is not None and isclose(
+            self.rate, self.step.learning_rate, rel_tol=1e-6
+        )
+        return "training rate" if trained else "chosen rate"
 
     @property
     def at_theta(self) -> Estimate:

@@ -24,6 +24,7 @@ from isentrope.checkpoint.find import find_with_optimizers
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.settings import Obstacle
+from isentrope.checkpoint.limits import require_rate
 from isentrope.checkpoint.settle import settle
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import item_name
@@ -176,7 +177,10 @@ def study_items(verb: str, config: MeasureConfig, folder: Path) -> list[Item[Set
         One per checkpoint and repeat, whether it is done or not.
     """
     items = []
-    for checkpoint in require_inputs(config):
+    checkpoints = require_inputs(config)
+    for checkpoint in checkpoints:
+        require_rate(checkpoint, config.estimator)  # of all, before any is measured
+    for checkpoint in checkpoints:
         where = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
         for repeat in config.batch_config.repeat_numbers:
             batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})

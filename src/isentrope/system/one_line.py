@@ -4,8 +4,8 @@
     <ProbeOptions: log_every=5>
 
 A line has at most `LONGEST_LINE` characters. A fact that does not fit is left out whole, or after
-its first clause, so that no number is cut, and none is without its interval. Characters that a
-terminal would obey are escaped.
+the last of its clauses that fits, so that no number is cut, and none is without its interval.
+Characters that a terminal would obey are escaped.
 """
 
 import re
@@ -18,6 +18,8 @@ LONGEST_LINE = 200
 LONGEST_TEXT = 40
 """Characters of a text that is quoted."""
 _LEFT_OUT = "…"
+_CLAUSE = re.compile("[:;] ")
+"""Where a fact may end."""
 _SHORT = Repr()
 _SHORT.maxstring = LONGEST_TEXT
 
@@ -36,8 +38,8 @@ def one_line(instance: object, *facts: str) -> str:
     text = ""
     left_out = False
     for fact in map(_printable, facts):
-        clause = re.split("[:;] ", fact, maxsplit=1)[0]
-        longer = [f"{text}; {part}" if text else part for part in (fact, clause)]
+        ends = [len(fact), *(clause.start() for clause in reversed([*_CLAUSE.finditer(fact)]))]
+        longer = [f"{text}; {fact[:end]}" if text else fact[:end] for end in ends]
         text = next((line for line in longer if len(line) <= room), text)
         left_out = left_out or text != longer[0]
     if left_out:

@@ -16,7 +16,7 @@ import torch
 
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.files import CONTRACT
-from isentrope.checkpoint.in_force import SettingsInForce
+from isentrope.checkpoint.in_force import SettingsInForce, ways_on
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.limits import (
     model_obstacles,
@@ -157,7 +157,7 @@ def _compare_settings(
     compared = [key for key, origin in settings.origins.items() if origin.training is not None]
     if not compared and not settings.filled and not unlike:
         return Finding(name, None, f"no {CONTRACT} and no {TRAINING_ARGS} say how it was trained")
-    advice = f"{_OTHER_STEP}: set these keys as in training, or leave them out."
+    advice = f"{_OTHER_STEP}. {ways_on(o for o in obstacles if o.name not in settings.ignored)}"
     ignored = f"; ignored: {', '.join(settings.ignored)}" if settings.ignored else ""
     sound = f"as in training: {', '.join(compared)}{ignored}"
     return Finding.judged(name, "; ".join(unlike), advice, sound)

@@ -164,7 +164,8 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.measure import find_change
 
-        return cast(MeasureResult, self._answer(MEASURE, find_change, E, U, settings))
+        result = self._answer(MEASURE, find_change, E, U, settings)
+        return cast(MeasureResult, result.as_saved())
 
     def influence(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
@@ -184,7 +185,8 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.influence import find_influence
 
-        return cast(InfluenceResult, self._answer(INFLUENCE, find_influence, E, U, settings))
+        result = self._answer(INFLUENCE, find_influence, E, U, settings)
+        return cast(InfluenceResult, result.as_saved())
 
     def noise(self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None) -> NoiseResult:
         """How many prompts a step needs, as `isentrope noise` says it.
@@ -202,7 +204,8 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.noise import find_noise
 
-        return cast(NoiseResult, self._answer(NOISE, find_noise, E, U, settings))
+        result = self._answer(NOISE, find_noise, E, U, settings)
+        return cast(NoiseResult, result.as_saved())
 
     def kernel(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
@@ -222,6 +225,7 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.kernel import find_kernel
 
+        # it keeps the matrices, which its figure shows and `save` writes
         return cast(KernelResult, self._answer(KERNEL, find_kernel, E, U, settings))
 
     def _answer(
@@ -254,7 +258,7 @@ class Checkpoint(StoredCheckpoint):
         require_suited(verb, config, U.n_prompts)
         policy = self._load_once(config.checkpoint, config.sampling)
         ready = prepare_checkpoint(self, in_force, Clock(), policy, (E, U))
-        return answer(verb, analyse, ready).as_saved()
+        return answer(verb, analyse, ready)
 
     def _settle(
         self,

@@ -68,9 +68,11 @@ def find_kernel(ready: Prepared) -> KernelResult:
     if truncated is not None:
         joined["truncations"] = truncation_table(truncated)
 
+    kernels = {name: block.K for name, block in blocks.items()}  # not the policy of a block
+
     def save(folder: Path) -> None:
-        for name, block in blocks.items():
-            block.K.save(folder / name)
+        for name, kernel in kernels.items():
+            kernel.save(folder / name)
         if K2 is not None:
             save_file({"matrix": K2.contiguous()}, folder / "second_order.safetensors")
 

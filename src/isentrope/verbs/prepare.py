@@ -11,7 +11,7 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
-from isentrope.checkpoint.limits import model_obstacles
+from isentrope.checkpoint.limits import model_obstacles, require_rate
 from isentrope.checkpoint.step import CheckpointStep, take_step
 from isentrope.config.analysis import AnalysisConfig
 from isentrope.config.estimator import EstimatorConfig
@@ -113,7 +113,7 @@ def prepare_checkpoint(
         policy = policy or checkpoint.load(config.checkpoint, config.sampling)
         policy.share_work()
         state = load_optimizer_state(policy, checkpoint.optimizer)
-        estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
+        require_rate(checkpoint, estimator, state.learning_rate)
         log.debug("%s: optimizer %s matched by %s", checkpoint.name, state.rule, state.matched_by)
     sampler = Sampler(policy, config, checkpoint.path)
     with clock.stage("batches"):

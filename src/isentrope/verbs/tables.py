@@ -21,6 +21,8 @@ MARKS = {True: "ok", False: "FAIL", None: "-"}
 def printed_findings(by_checkpoint: Mapping[str, Sequence[Finding]], *, details: bool) -> Printed:
     """A table per checkpoint; without details the number of the checks that passed, and the rest.
 
+    What failed comes first, so that the first screen has it, and so do checkpoints in which it did.
+
     Args:
         by_checkpoint: Findings by the name of their checkpoint.
         details: Whether checks that passed have rows too.
@@ -37,8 +39,14 @@ def printed_findings(by_checkpoint: Mapping[str, Sequence[Finding]], *, details:
             left=True,
         ),
     )
-    for name, findings in by_checkpoint.items():
+    failing = {
+        name: sum(finding.passed is False for finding in findings)
+        for name, findings in by_checkpoint.items()
+    }
+    for name in sorted(by_checkpoint, key=lambda name: not failing[name]):
+        findings = by_checkpoint[name]
         rows = [finding for finding in findings if details or not finding.passed]
+        rows.sort(key=lambda finding: finding.passed is not False)
         if len(rows) < len(findings):
             yield f"{name}: {_counts(findings)}; --details says what each has seen."
         if rows:

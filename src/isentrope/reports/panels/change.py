@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a verb that draws its figure reads no run
 
 
 def at_rate(result: MeasureResult, unit: str) -> str:
-    """The training rate in the name of a number, which is not that of a run of another rate."""
+    """The rate of interest in the name of a number, which is not that of a run of another rate."""
     return f"at η = {short(result.rate or math.nan, 6)} ({unit})"
 
 
@@ -75,7 +75,7 @@ def delta_h(reading: Reading) -> Iterator[Panel]:
 
 
 def _change_path(result: MeasureResult) -> dict[str, str]:
-    """Where ΔH at the training rate is, by its name."""
+    """Where ΔH at the rate of interest is, by its name."""
     row = result.at_rate()
     column = "delta_h" if row is None or row.resampled is None else "resampled"
     return {f"ΔH {at_rate(result, result.unit)}": f"sweep[{{rate}}].{column}"}
@@ -179,7 +179,10 @@ def _marks(result: Any, rates: np.ndarray, power: int, smallest: float | None = 
             both = (first.value + second.value * rates) * rates ** (1 - power)
             marks.append(Series("first + second", SECOND, rates, both, "-", {"dashes": (4, 2)}))
     reach = result.linear_range and result.linear_range.value
-    for name, rate, dashes in (("training rate", result.rate, (6, 2, 1, 2)), ("η*", reach, (1, 2))):
+    for name, rate, dashes in (
+        (result.rate_name, result.rate, (6, 2, 1, 2)),
+        ("η*", reach, (1, 2)),
+    ):
         if rate is not None and rates[0] <= rate <= rates[-1]:
             marks.append(dashed(rate, name, "x", dashes))
     return marks

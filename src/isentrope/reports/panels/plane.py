@@ -56,7 +56,7 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
     changes, gains = zip(*pairs, strict=True)
     marks: list[Mark] = [Series("measured", MEASURED, changes, gains)]
     if (change := change_at_rate(result)) is not None:
-        marks.append(dashed(change.value, "training rate", "x"))
+        marks.append(dashed(change.value, result.rate_name, "x"))
     paths = {
         "J": "reward.at_theta",
         "first order δJ₁": "reward.first_order",

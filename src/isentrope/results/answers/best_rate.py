@@ -16,7 +16,7 @@ HIGHER_RATE = "Could the rate be higher?"
 def best_rate_sentence(
     result: MeasureResult, noise: NoiseResult | None = None
 ) -> Iterator[Sentence]:
-    """The rate of most reward along this step, beside the training rate; nothing without ΔJ.
+    """The rate of most reward along this step, beside the one taken; nothing without ΔJ.
 
     Args:
         result: The measurement.
@@ -43,7 +43,7 @@ def best_rate_sentence(
             could = "is above that, so it should be lowered"
             if rate < top.value:
                 could = "is below that, so a step on this batch could be larger"
-        text += f"; the training rate {short(rate)} {could}"
+        text += f"; the {result.rate_name} {short(rate)} {could}"
     yield Sentence(f"{text}. {_batch(result, top, noise)}", question=HIGHER_RATE)
 
 

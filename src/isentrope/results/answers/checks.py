@@ -56,7 +56,7 @@ def checks_of_measure(result: MeasureResult) -> Iterator[Check]:
         yield Check(
             "rounding floor",
             short(smallest),
-            f"below the training rate {short(rate)}",
+            f"below the {result.rate_name} {short(rate)}",
             smallest <= rate,
             "smallest η at which neither ΔH nor θ + ηv is lost to rounding",
         )
@@ -66,7 +66,7 @@ def checks_of_measure(result: MeasureResult) -> Iterator[Check]:
             f"{row.verdict}, ESS {short(row.effective_size)}, k̂ {short(row.khat, 2)}",
             "trust, or fresh responses",
             row.verdict == "trust" or row.resampled is not None,
-            "importance weights at the training rate are even enough for an interval",
+            f"importance weights at the {result.rate_name} are even enough for an interval",
         )
     matched = result.step.matched_by
     confirmed = bool(result.step.order_confirmed)

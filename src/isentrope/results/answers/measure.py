@@ -1,4 +1,4 @@
-"""What `isentrope measure` answers: how far one step at the training rate moves entropy.
+"""What `isentrope measure` answers: how far one step moves entropy, at training's rate or another.
 
 All checkpoints of a study have one table, and sentences and lines of their own.
 """
@@ -48,7 +48,7 @@ WITHHELD = "δH₁ and δH₂ are not given"
 LEAST_SHARE = 0.001
 """Of the entropy, below which a change is said to be less."""
 MARK = "→ "
-"""Before the training rate in the table."""
+"""Before the rate of interest in the table."""
 
 
 def measure_sentences(result: MeasureResult) -> Iterator[Sentence]:
@@ -63,17 +63,17 @@ def measure_sentences(result: MeasureResult) -> Iterator[Sentence]:
 
 
 def change_at_rate(result: MeasureResult) -> Estimate | None:
-    """ΔH at the training rate, where it was measured."""
+    """ΔH at the rate of interest, where it was measured."""
     row = result.at_rate()
     return None if row is None or math.isnan(row.change.value) else row.best
 
 
 def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
-    """ΔH of one step at the training rate, as far as it may be said."""
+    """ΔH of one step at the rate of interest, as far as it may be said."""
     change = change_at_rate(result)
     if result.rate is None:
         return
-    step = f"One step from {result.name} at the training rate η = {short(result.rate)}"
+    step = f"One step from {result.name} at the {result.rate_name} η = {short(result.rate)}"
     wrong = [name for name in failed(list(checks_of_measure(result))) if name != WEIGHTS]
     if wrong:
         text = (
@@ -141,7 +141,7 @@ def first_order_sentence(result: MeasureResult) -> Iterator[Sentence]:
     reach = result.linear_range
     if reach is not None and reach.rate_over_range is not None:
         part = f"{short(reach.rate_over_range, 2)} of the linear range"
-        sentence += f"; the training rate is {part} η* = {with_interval(reach)}"
+        sentence += f"; the {result.rate_name} is {part} η* = {with_interval(reach)}"
     yield Sentence(f"{sentence}.", question=FIRST_ORDER)
 
 
