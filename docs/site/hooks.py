@@ -57,10 +57,9 @@ def on_config(config):
     """Name the version, link pages to their sources, and draw fences named math."""
     version = re.search(r'__version__ = "(.+)"', (ROOT / "src/isentrope/_version.py").read_text())
     config.copyright = f"isentrope {version[1]}"
-    if address := repository():
-        config.repo_url = address
-        config.edit_uri = "edit/main/docs/"
-        config.repo_name = address.rsplit("/", 1)[-1]
+    if address := repository():  # no repo_url: Material asks its server for stars at every visit
+        config.copyright += f' · <a href="{address}">source</a>'
+        config.edit_uri = f"{address}/edit/main/docs/"
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     fences["custom_fences"] = [{"name": "math", "class": "formula", "format": formula}]
 

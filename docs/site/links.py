@@ -6,6 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+SHOWN = 20
+"""Dead links that are listed: one in the navigation is on every page."""
+
 
 class Anchors(HTMLParser):
     """The links and the ids of a page.
@@ -58,4 +61,5 @@ def on_post_build(config):
     from mkdocs.exceptions import PluginError
 
     if dead := dead_links(Path(config.site_dir)):
-        raise PluginError(f"{len(dead)} links lead nowhere:\n" + "\n".join(dead))
+        more = f"\nand {len(dead) - SHOWN} others" if len(dead) > SHOWN else ""
+        raise PluginError(f"{len(dead)} links lead nowhere:\n" + "\n".join(dead[:SHOWN]) + more)

@@ -13,6 +13,11 @@ from pathlib import Path
 GLOSSARY = Path(__file__).parents[1] / "glossary.md"
 WITHOUT = ("glossary.md", "reference/", "gallery/")
 """Pages whose terms are not marked."""
+PLAIN_WORDS = {
+    *("alarm", "budget", "contract", "decay", "gain", "gradient", "objective", "prefix", "price"),
+    *("reliability", "repeat", "replay", "share", "step", "target", "trial"),
+}
+"""Terms that pages use in their everyday sense too, where a tooltip would be wrong."""
 UNMARKED = {"a", "abbr", "button", "code", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "svg", "th"}
 TAG = re.compile(r"""(<(?:[^<>"']|"[^"]*"|'[^']*')*>)""")
 
@@ -31,7 +36,11 @@ def meanings() -> dict[str, str]:
         if line.startswith("| ") and not line.startswith("| term |")
     ]
     names = {name: plain(row[1]) for row in rows for name in row[0].split(", ")}
-    return {n: meaning for n, meaning in names.items() if len(n) > 1 or n in ("E", "U")}
+    return {
+        name: meaning
+        for name, meaning in names.items()
+        if (len(name) > 1 or name in ("E", "U")) and name not in PLAIN_WORDS
+    }
 
 
 @cache
