@@ -38,6 +38,7 @@ from isentrope.commands.trial import TryCommand
 from isentrope.commands.variance import VarianceCommand
 from isentrope.commands.view import ViewCommand
 from isentrope.system.errors import IsentropeError
+from isentrope.system.extras import require_packages
 from isentrope.system.manifest import verification
 
 MEASURING: dict[str, type[Measuring]] = {
@@ -120,6 +121,8 @@ def _read(call: Command) -> None:
         return
     logging.disable()
     try:
+        if call.packages:
+            require_packages(call.packages, f"isentrope {call.name}")
         with verification(False):
             call.read()
     except (IsentropeError, ValueError, OSError) as error:

@@ -14,6 +14,7 @@ class DemoCommand(Command):
     """Train a toy policy, and see which tokens spend its entropy."""
 
     name = "demo"
+    packages = ("trl",)
     kept = "What was finished is kept. Run it again with another --out."
     room = 9
 

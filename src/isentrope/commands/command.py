@@ -1,6 +1,6 @@
 """A verb of the command line: its fields are its options, its docstring is its help.
 
-    name, kept, room    what the command line knows of it
+    name, kept, room, packages    what the command line knows of it
     read()              refuses what it is given, before anything heavy is imported
     run()               does the work, and returns its outcome
     shown(outcome)      what is printed of it: sentences, tables, lines and conclusions
@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, get_args
 from typer import Argument, Option
 
 from isentrope.commands.completion import complete_setting
+from isentrope.system.extras import EXTRAS, MissingPackageError
 from isentrope.system.file_contents import yaml_value
 
 _KEY = re.compile(
@@ -68,12 +69,14 @@ class Command:
         name: As on the command line, and in names of folders.
         kept: What a signal leaves of its work, and how to go on.
         room: Lines of results on its first screen, besides conclusions.
+        packages: What it cannot work without, of the packages of extras.
         details: Whether everything is printed.
     """
 
     name: ClassVar[str]
     kept: ClassVar[str] = "Nothing is kept of what was not finished: run the same command again."
     room: ClassVar[int] = 21
+    packages: ClassVar[tuple[str, ...]] = ()
 
     details: Annotated[
         bool, Option("--details", help="Print everything, and not the first screen of it.")
@@ -101,6 +104,8 @@ class Command:
     @classmethod
     def sentence_of(cls, error: BaseException) -> str:
         """What is printed of an error that a user can mend, in one line."""
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+            error = MissingPackageError(error.name, f"isentrope {cls.name}")
         if (
             isinstance(error, OSError)
             and error.errno is not None

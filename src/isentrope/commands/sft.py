@@ -12,6 +12,7 @@ class SftCommand(NewRun, Changeable):
     """Fine-tune a model on a task's demonstrations; or resume a run."""
 
     name = "sft"
+    packages = ("trl",)
 
     def run(self) -> Any:
         """Start a run, or resume one."""

@@ -24,6 +24,7 @@ class TrainCommand(NewRun, Start, Changeable):
     """Train by Dr. GRPO, with checkpoints to measure; or resume a run."""
 
     name = "train"
+    packages = ("trl",)
     kept = "No step of training is lost, since none was begun: run the same command again."
 
     @property

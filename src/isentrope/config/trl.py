@@ -21,6 +21,7 @@ from isentrope.config.contract import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
+from isentrope.system.extras import MissingPackageError
 from isentrope.system.processes import on_one_gpu, world_size
 
 
@@ -132,7 +133,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         A GRPOConfig.
 
     Raises:
-        ImportError: If TRL is missing.
+        MissingPackageError: If TRL is not installed.
         ConfigError: If the sizes do not fit the number of processes, or a passed field does not
             fit the rest.
     """
@@ -175,7 +176,7 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         Keyword arguments.
 
     Raises:
-        ImportError: If TRL is missing.
+        MissingPackageError: If TRL is not installed.
         ConfigError: If the batch cannot be shared by the processes in micro-batches.
     """
     tuning = config.fine_tuning
@@ -203,7 +204,7 @@ def _check_passed(
     try:
         options_class = resolve_name(name)
     except ImportError as error:
-        raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
+        raise MissingPackageError("trl", "Training") from error
     passed = trainer_options(config.trainer, options_class, managed_fields(verb))
     require_spreadable(config.model, passed)
     return options_class, passed
