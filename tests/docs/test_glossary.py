@@ -51,7 +51,9 @@ def test_an_entry_has_a_short_meaning_and_a_formula_of_the_theory(row):
     assert meaning.endswith(".")
     assert len(re.findall(r"[.!?] ", meaning)) <= 1
     if formula and "notation" not in formula:
-        assert f"## {formula} " in theory
+        number, anchor = re.fullmatch(r"\[(T\d+)\]\(theory\.md#(t\d+)-[\w-]+\)", formula).groups()
+        assert f"## {number} " in theory
+        assert anchor == number.lower()
 
 
 def test_settings_results_and_public_names_exist():
