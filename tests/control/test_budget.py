@@ -15,14 +15,13 @@ from isentrope.checkpoint.step import with_control
 from isentrope.cli.commands import MEASURING
 from isentrope.commands.measure import measure
 from isentrope.config.io import ConfigError, load_config
-from isentrope.config.train import TrainConfig
 from isentrope.control import budget
 from isentrope.control.own_rollouts import OwnRollouts
 from isentrope.estimators.paired import PairedSteps
 from isentrope.system.errors import IsentropeError
 from isentrope.update.step import compute_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.train import resume, train
+from isentrope.verbs.train import resume
 from tests.control.examples import NEGATIVE_SCALE
 from tests.probe import following
 from tests.training import runs
@@ -34,10 +33,8 @@ HOLD = {"name": "budget", "target": {"kind": "hold"}, "options": OPTIONS}
 def run(folder, name, steps=4, save_every=1, **sections):
     """A run of `isentrope train` in `folder/name`, the same base for all."""
     training = {"steps": steps, "save_every": save_every, "micro_batch": 16}
-    made = runs.settings(folder, training=training, **sections)
-    made["output"] |= {"directory": str(folder / name)}
-    train(load_config(made, root=TrainConfig))
-    return folder / name
+    output = {"directory": str(folder / name)}
+    return runs.trained(folder, training=training, output=output, **sections)
 
 
 def checkpoint(folder, step):
@@ -52,6 +49,19 @@ def folder(tmp_path_factory):
     run(made, "held", control=HOLD, entropy_probe=probe)
     run(made, "plain", steps=2, entropy_probe=probe)
     return made
+
+
+def run_on_schedule(folder, name, steps, every):
+    """A run towards a target, at first tokens, whose effects are read every so many steps."""
+    options = OPTIONS | {"every": every, "where": "first token"}
+    target = {"kind": "linear", "to": 2.0, "steps": 9}
+    return run(folder, name, steps=steps, control=HOLD | {"target": target, "options": options})
+
+
+@pytest.fixture(scope="module")
+def scheduled(tmp_path_factory):
+    """Five of its steps; effects are read at steps 1 (of no use), 2 and 4."""
+    return run_on_schedule(tmp_path_factory.mktemp("schedule"), "whole", 5, 3)
 
 
 def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(folder):
@@ -164,32 +174,23 @@ def test_every_number_is_in_the_log_and_no_time_among_them(folder):
     assert all(json.loads(line)["control/seconds"] > 0 for line in text)
 
 
-def test_between_readings_their_effects_serve_and_the_level_is_new(tmp_path):
-    control = HOLD | {"options": OPTIONS | {"every": 3}}
-    lines = runs.lines(run(tmp_path, "thirds", steps=5, save_every=5, control=control))
+def test_between_readings_their_effects_serve_and_the_level_is_new(scheduled):
+    lines = runs.lines(scheduled)
     gains = [line["control/gain"] for line in lines]
     assert len(set(gains[1:])) == 2
-    assert gains[1] == gains[2]  # read at steps 1 (of no use), 2 and 4
+    assert gains[1] == gains[2]
     assert gains[3] == gains[4]
     assert len({line["control/entropy_drawn"] for line in lines}) == 5
 
 
-@pytest.mark.parametrize(("steps", "every"), [(5, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, steps, every):
-    control = HOLD | {
-        "target": {"kind": "linear", "to": 2.0, "steps": 9},
-        "options": OPTIONS | {"every": every, "where": "first token"},
-    }
-    whole = run(tmp_path, "whole", steps=steps, control=control)
-    parts = run(tmp_path, "parts", steps=steps - 2, control=control)
+@pytest.mark.parametrize(("steps", "every"), [(5, 3), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(scheduled, tmp_path, steps, every):
+    whole = scheduled if every == 3 else run_on_schedule(tmp_path, "whole", steps, every)
+    parts = run_on_schedule(whole.parent, "parts", 2, every)
     resume(parts, [f"training.steps={steps}"])
-    assert any(line["control/lambda"] for line in runs.lines(whole)[-2:])
-    for file in (
-        f"training_state/step_{steps}/adapter_model.safetensors",
-        f"training_state/step_{steps}/step_control.safetensors",
-        f"training_state/step_{steps}/isentrope_state.json",
-        "logs/metrics.jsonl",
-    ):
+    assert all(line["control/lambda"] for line in runs.lines(whole)[2:])
+    names = ("adapter_model.safetensors", "step_control.safetensors", "isentrope_state.json")
+    for file in (*(f"training_state/step_{steps}/{name}" for name in names), "logs/metrics.jsonl"):
         assert (whole / file).read_bytes() == (parts / file).read_bytes()
 
 
@@ -209,12 +210,9 @@ def test_a_recorded_step_that_lost_its_correction_is_not_replayed(folder, tmp_pa
         read_control(copy)
 
 
-def test_a_schedule_asks_for_its_own_change_from_the_first_step_on(tmp_path):
-    target = {"kind": "linear", "to": 2.0, "steps": 10}
-    made = run(tmp_path, "linear", steps=1, control=HOLD | {"target": target})
-    (line,) = runs.lines(made)
-    start = line["control/entropy"]
-    first = (2.0 - start) / 10
+def test_a_schedule_asks_for_its_own_change_from_the_first_step_on(scheduled):
+    line, *_ = runs.lines(scheduled)
+    first = (2.0 - line["control/entropy"]) / 9
     assert line["control/asked"] == pytest.approx(first + line["control/output"])
 
 

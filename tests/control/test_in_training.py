@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from transformers import TrainerCallback
 
-from isentrope import Policy, Prompt, Target
+from isentrope import Prompt, Target
 from isentrope.control import controls
 from isentrope.control.base import Tokens
 from isentrope.control.feedback import Feedback
@@ -18,13 +18,12 @@ from isentrope.control.measured import draw_held_out, kept_mass, token_influence
 from isentrope.control.run_control import RunControl
 from isentrope.control.trial import controlled_batch
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.objective import sequence_weights
 from isentrope.update.step import compute_step
-from tests import cases
 from tests.adapters import save_base_model
 from tests.control.examples import CLIP_B, INFLUENCE_CLIP, LP_REG, PASS_AT_K, STARE
 from tests.training import runs
+from tests.training.conftest import small_policy
 from tests.training.test_trainer import replayed
 
 trl = pytest.importorskip("trl")
@@ -44,17 +43,6 @@ HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
 OWN_E = {"prompts": HELD_OUT, "size": 6, "max_new_tokens": runs.LENGTH, "seed": 1}
 
 
-@cases.built_once
-def spread_policy():
-    """A random policy whose tokens are of unlike probability."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
-    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, **ends, initializer_range=0.2))
-    return Policy(model.eval(), character_tokenizer(), precision="float32")
-
-
 def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_norm=None, **settings):
     control = controls.build(name, STRENGTH.get(name), options)
     held_out = partial(draw_held_out, **OWN_E)
@@ -67,7 +55,7 @@ def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_nor
 def trainer(folder, control=None, **options):
     folder.mkdir(exist_ok=True)
     if not (folder / "base").exists():
-        save_base_model(spread_policy(), folder / "base")
+        save_base_model(small_policy(spread=0.2), folder / "base")
     return runs.trainer(folder, control=control, **options)
 
 

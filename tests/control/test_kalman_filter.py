@@ -70,7 +70,7 @@ def with_a_rare_mode():
     return exact, exact.rollouts.with_columns(sampler_entropies=rows)
 
 
-@pytest.mark.parametrize("per", ["sequence", "token"])
+@pytest.mark.parametrize("per", [pytest.param("sequence", marks=pytest.mark.slow), "token"])
 def test_it_is_not_too_low_where_entropy_is_in_rare_responses(per):
     """Each weighted by its own variance, measurements would give .82 and .86 of the truth."""
     exact, rollouts = with_a_rare_mode()

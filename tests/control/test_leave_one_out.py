@@ -11,7 +11,7 @@ from tests import cases
 from tests.control.left_out import drawn, predictions, ratio, rewards_of
 
 
-@pytest.mark.parametrize("per", ["sequence", "token"])
+@pytest.mark.parametrize("per", [pytest.param("sequence", marks=pytest.mark.slow), "token"])
 def test_it_is_unbiased(per):
     found = list(predictions(cases.small_exact("table"), per, 100))
     truth, left_out = (

@@ -15,8 +15,13 @@ def noisy_run(rng, n=60, memory=0.5):
     return h, 1 - 0.2 * np.exp(h) + 0.05 * noise
 
 
-@pytest.mark.parametrize("steps", [40, 60, 200])
-@pytest.mark.parametrize("memory", [0.8, 0.95])
+SLOWLY = [(40, 0.8), (60, 0.8), (60, 0.95), (200, 0.95)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "memory"),
+    [(40, 0.95), (200, 0.8), *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOWLY)],
+)
 def test_noise_that_is_alike_for_long_leaves_wide_intervals_that_cover(steps, memory):
     """Without the inflation intervals at φ = .95 and 40 steps cover .74."""
     rng = np.random.default_rng(1)

@@ -42,8 +42,12 @@ def test_an_interval_is_there_where_every_prompt_scores_alike():
     assert 0.7 < found.ci_low < 0.95
 
 
-@pytest.mark.parametrize(("a", "b"), [(0.3, 0.3), (1, 1), (0.2, 2), (0.5, 20)])
-@pytest.mark.parametrize("k", [1, 8])
+FEW = [(0.3, 0.3, 1), (1, 1, 8), (0.2, 2, 1), (0.5, 20, 8)]
+OTHERS = [(0.3, 0.3, 8), (1, 1, 1), (0.2, 2, 8), (0.5, 20, 1)]
+SLOWLY = [pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS]
+
+
+@pytest.mark.parametrize(("a", "b", "k"), [*FEW, *SLOWLY])
 def test_intervals_cover(a, b, k):
     rng = np.random.default_rng(0)
     rates = rng.beta(a, b, 400_000)

@@ -22,10 +22,12 @@ class Short:
 
 
 @built_once
-def small_policy():
+def small_policy(spread=0.02):
+    """Its tokens are of unlike probability where its weights are spread more widely."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
-    config = Qwen2Config(**sizes, **heads, eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    config = Qwen2Config(**sizes, **heads, **ends, initializer_range=spread)
     torch.manual_seed(0)
     return Policy(Qwen2ForCausalLM(config).eval(), character_tokenizer(), precision="float32")
 

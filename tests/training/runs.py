@@ -8,6 +8,8 @@ from transformers import PrinterCallback
 
 from isentrope import EntropyProbe, ProbeOptions, Prompt
 from isentrope.checkpoint.record.contract import frozen_hash, trainable_shapes
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
@@ -17,6 +19,7 @@ from tests.adapters import adapted, save_base_model
 from tests.training.conftest import Short, small_policy
 
 STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3
+UNPROBED = {"entropy_probe": {"enabled": False}}
 
 
 def trl_args(folder, steps=STEPS, **options):
@@ -145,4 +148,24 @@ def settings(folder, **sections):
     return {
         name: (usual[name] | sections.get(name, {})) if isinstance(usual.get(name), dict) else new
         for name, new in (usual | sections).items()
+    }
+
+
+def trained(folder, **sections):
+    """The folder of a run of `isentrope train` with these settings."""
+    from isentrope.verbs.train import train
+
+    return train(load_config(settings(folder, **sections), root=TrainConfig))
+
+
+def measuring(checkpoint, prompts, batch=None, **sections):
+    """A configuration of `isentrope measure` at checkpoints of such a run, to order 0."""
+    sizes = {"B_E": 12, "B_U": 2, "G": 8, "allow_overlap": True}
+    data = {"dataset_name": "prompts", "dataset_path": str(prompts)}
+    return {
+        "checkpoint": {"checkpoint_path": checkpoint},
+        "batch_config": data | sizes | (batch or {}),
+        "estimator": {"order": 0, "eta_list": [1e-3]},
+        "sampling": {"max_new_tokens": 1},
+        **sections,
     }

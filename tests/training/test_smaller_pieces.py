@@ -1,5 +1,6 @@
 """A memory that is full in the update: smaller pieces give the gradient of the whole."""
 
+from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
@@ -45,6 +46,12 @@ def train(folder, holds=ROWS, fails="forward", **options):
     return run
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A step of a loss in whole micro-batches, once for each."""
+    return cache(lambda loss: train(tmp_path_factory.mktemp("whole"), loss_type=loss))
+
+
 def require_same_step(run, whole):
     assert runs.relative(run.gradients, whole.gradients) < 1e-5
     assert run.line["loss"] == pytest.approx(whole.line["loss"], rel=1e-4, abs=1e-7)
@@ -59,19 +66,18 @@ SLOWLY = [pytest.param(x, marks=pytest.mark.slow) for x in ("grpo", "sapo", "cis
 
 
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "luspo", "dapo", *SLOWLY])
-def test_a_step_in_pieces_is_that_of_whole_micro_batches(loss_type, tmp_path, caplog):
-    whole = train(tmp_path / "whole", loss_type=loss_type)
-    assert whole.rows == [ROWS] * 2
-    run = train(tmp_path / "pieces", 3, loss_type=loss_type)
+def test_a_step_in_pieces_is_that_of_whole_micro_batches(whole, loss_type, tmp_path, caplog):
+    assert whole(loss_type).rows == [ROWS] * 2
+    run = train(tmp_path, 3, loss_type=loss_type)
     assert run.rows == [8, 4, 2, 2, 2, 2, 2, 2, 2, 2]
-    require_same_step(run, whole)
+    require_same_step(run, whole(loss_type))
     assert "2 sequences per backward pass from here on instead of 4" in caplog.text
 
 
-def test_what_a_failed_backward_pass_added_to_no_gradient_is_taken_back(tmp_path):
-    whole, run = train(tmp_path / "whole"), train(tmp_path / "pieces", 4, "backward")
+def test_what_a_failed_backward_pass_added_to_no_gradient_is_taken_back(whole, tmp_path):
+    run = train(tmp_path, 4, "backward")
     assert run.rows == [8, 4, 4, 4, 4]
-    require_same_step(run, whole)
+    require_same_step(run, whole("dr_grpo"))
 
 
 def test_a_failed_backward_pass_that_changed_a_gradient_ends_the_run(tmp_path):

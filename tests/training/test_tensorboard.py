@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from isentrope.config.io import load_config
-from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.train import SftConfig
 from isentrope.verbs import sft
-from isentrope.verbs.train import resume, train
+from isentrope.verbs.train import resume
 from tests.adapters import save_base_model
 from tests.training import runs
 from tests.training.conftest import small_policy
@@ -21,16 +21,10 @@ def steps(run, name):
     return [event.step for event in events.Scalars(name)]
 
 
-def settings(folder, **sections):
-    content = runs.settings(folder, **sections)
-    content["output"]["report_to"] = ["tensorboard"]
-    return content
-
-
 def test_steps_that_a_resumed_run_takes_again_stand_once(tmp_path):
+    output = {"directory": str(tmp_path / "run"), "report_to": ["tensorboard"]}
     training = {"steps": 4, "save_every": 2}
-    content = settings(tmp_path, training=training, entropy_probe={"enabled": False})
-    run = train(load_config(content, (), TrainConfig))
+    run = runs.trained(tmp_path, training=training, output=output, **runs.UNPROBED)
     assert steps(run, "train/reward") == [1, 2, 3, 4]
     shutil.rmtree(run / "training_state" / "step_4")
     resume(run, ["training.steps=6"])

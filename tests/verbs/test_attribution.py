@@ -16,32 +16,20 @@ from isentrope import (
     influence,
     score,
 )
-from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.sampling.prompts import name_prompts
 from isentrope.update.step import compute_step
 from isentrope.verbs import batches
-from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
 
+INDEPENDENT = "analysis.overlap=independent"
 
-@pytest.fixture
-def run(tiny, tmp_path):
-    """Run a verb with overrides into a fresh folder; its folder and results."""
 
-    def ran(verb, *overrides, name="run"):
-        where = [
-            f"output.directory={tmp_path / name}",
-            "batch_config.allow_overlap=true",
-            "batch_config.save_batches=true",
-            "estimator.order=1",
-            *overrides,
-        ]
-        done = run_verb(MEASURING[verb], load_config(settings(tiny), where))
-        (folder, *_) = done.measurements.values()
-        return folder, json.loads((folder / "results.json").read_text())
-
-    return ran
+@pytest.fixture(scope="module")
+def run(once):
+    """Run a verb with overrides; its folder and results."""
+    usual = ("batch_config.allow_overlap=true", "batch_config.save_batches=true")
+    return lambda verb, *overrides: once(verb, *usual, "estimator.order=1", *overrides)
 
 
 def by_hand(tiny, folder):
@@ -51,7 +39,7 @@ def by_hand(tiny, folder):
 
 
 def test_influence_writes_what_the_library_computes(run, tiny):
-    folder, results = run("influence", "analysis.overlap=independent")
+    folder, results = run("influence", INDEPENDENT)
     policy, E, U, step = by_hand(tiny, folder)
     table = influence(policy, E, U, step, InfluenceOptions(overlap="independent"))
     sequences, tokens = (pd.read_parquet(folder / f"{x}.parquet") for x in ("sequences", "tokens"))
@@ -66,10 +54,8 @@ def test_influence_writes_what_the_library_computes(run, tiny):
 
 
 def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
-    _, results = run(
-        "influence", "analysis.overlap=independent", "analysis.share_responses=3",
-        "analysis.tokens=false",
-    )  # fmt: skip
+    shares = ("analysis.share_responses=3", "analysis.tokens=false")
+    _, results = run("influence", INDEPENDENT, *shares)
     shares = results["shares"]
     parts = shares["same_prompt"]["value"] + shares["other_prompt"]["value"]
     assert parts == pytest.approx(shares["gradient"]["value"], rel=1e-9)
@@ -95,7 +81,7 @@ def test_second_order_by_kernel_is_that_of_forward_mode(run):
 
 
 def test_audit_holds_the_proxies_against_the_tokens_of_influence(run, tiny):
-    folder, results = run("audit", "analysis.overlap=independent", "analysis.draws=20")
+    folder, results = run("audit", INDEPENDENT, "analysis.draws=20")
     policy, E, U, step = by_hand(tiny, folder)
     table = influence(policy, E, U, step, InfluenceOptions(overlap="independent"))
     acting = step.token_weights != 0
@@ -109,11 +95,10 @@ def test_audit_holds_the_proxies_against_the_tokens_of_influence(run, tiny):
 
 
 def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
-    folder, _ = run("influence", "analysis.overlap=independent", name="fresh")
-    stale = f"batch_config.U_file={folder}/U.parquet"
-    later = ["checkpoint.checkpoint_path=" + str(tiny / "checkpoint-8"), stale]
-    options = ["analysis.overlap=independent", "estimator.clip=null", *later]
-    folder, _ = run("influence", "estimator.off_policy=true", *options, name="stale")
+    folder, _ = run("influence", INDEPENDENT)
+    later = f"checkpoint.checkpoint_path={tiny / 'checkpoint-8'}"
+    stale = (f"batch_config.U_file={folder}/U.parquet", "estimator.off_policy=true")
+    folder, _ = run("influence", INDEPENDENT, later, *stale, "estimator.clip=null")
     U = Rollouts.load(folder / "U.parquet")
     policy = Policy.from_checkpoint(tiny / "checkpoint-8")
     ratios = (score(policy, U).logprobs - U.padded("sampler_logprobs")).exp()
@@ -125,30 +110,26 @@ def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
 
 
 def test_several_checkpoints_make_one_table(run, tiny):
-    folder, _ = run(
-        "influence",
-        f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]",
-        "analysis.overlap=independent",
-        "analysis.tokens=false",
-    )
+    both = f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]"
+    folder, _ = run("influence", both, INDEPENDENT, "analysis.tokens=false")
     table = pd.read_parquet(folder.parent / "influence_all.parquet")
     assert set(table["checkpoint"]) == {"step_4", "step_8"}
 
 
 def test_bad_settings_are_refused_in_a_sentence(run):
     with pytest.raises(ValueError, match="smallest"):
-        run("kernel", "fisher_kernel.memory_gb=1e-9", name="a")
+        run("kernel", "fisher_kernel.memory_gb=1e-9")
     with pytest.raises(ValueError, match="groups"):
-        run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
+        run("influence", "analysis.groups=500", INDEPENDENT)
     with pytest.raises(ValueError, match="four prompt groups or more"):
-        run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")
+        run("noise", "batch_config.B_U=3", INDEPENDENT)
     for verb in ("influence", "audit", "noise"):  # and not as a fault of the model's derivatives
         with pytest.raises(ValueError, match=r"update_vector .* acts in measure.*Set it to null"):
-            run(verb, "precision.update_vector={use_amp: true}", "batch_config.B_U=4", name="d")
+            run(verb, "precision.update_vector={use_amp: true}", "batch_config.B_U=4")
 
 
 def test_a_verb_that_draws_nothing_afresh_names_the_estimator_it_used(run):
-    _, results = run("audit", "estimator.method=resampled", "analysis.overlap=independent")
+    _, results = run("audit", "estimator.method=resampled", INDEPENDENT)
     assert results["estimator"]["method"] == "prefix"
 
 
@@ -215,7 +196,7 @@ def test_prompts_of_u_are_weighted_by_the_pass_rates_in_the_checkpoint(
 
     monkeypatch.setattr(batches, "update_batch", watched)
     where = f"checkpoint.checkpoint_path={copy}"
-    run("influence", where, "batch_config.U_weighting=difficulty", "analysis.overlap=independent")
+    run("influence", where, "batch_config.U_weighting=difficulty", INDEPENDENT)
     (weights,) = found
     assert weights.pop(keys[0]) == pytest.approx(4 * 0.95 * 0.05 + 0.1)
     assert set(weights.values()) == {1.1}

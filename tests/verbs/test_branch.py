@@ -9,10 +9,9 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.config.io import ConfigError, load_config
-from isentrope.config.train import TrainConfig
+from isentrope.config.io import ConfigError
 from isentrope.system.errors import FileError
-from isentrope.verbs.train import branch, resume, train
+from isentrope.verbs.train import branch, resume
 from tests.training import runs
 
 SECTIONS = {
@@ -25,22 +24,16 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
     """A run of four steps with checkpoints at 2 and 4, under a schedule with an end."""
-    return train(
-        load_config(runs.settings(tmp_path_factory.mktemp("p"), **SECTIONS), (), TrainConfig)
-    )
+    return runs.trained(tmp_path_factory.mktemp("p"), **SECTIONS)
 
 
 def at(parent, step=2):
     return parent / "training_state" / f"step_{step}"
 
 
-def lines(folder):
-    return [json.loads(x) for x in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_branch_with_nothing_changed_is_its_parent(parent, tmp_path):
     new = branch(at(parent), [f"output.directory={tmp_path / 'new'}"])
-    assert lines(new) == lines(parent)
+    assert runs.lines(new) == runs.lines(parent)
     for name in ("adapter_model.safetensors", "isentrope_state.json"):
         assert (at(new, 4) / name).read_bytes() == (at(parent, 4) / name).read_bytes()
     states = [torch.load(at(x, 4) / "optimizer.pt", weights_only=True) for x in (new, parent)]
@@ -52,25 +45,26 @@ def test_a_branch_with_nothing_changed_is_its_parent(parent, tmp_path):
 
 CHANGES = {
     "training.learning_rate": 2e-2,
+    "trainer.lr_scheduler_type": "constant",
+    "control.name": "clip_cov",
     "training.prompts_per_step": 8,
     "trainer.weight_decay": 0.3,
-    "control.name": "clip_cov",
     "entropy_probe.every": 1,
-    "trainer.lr_scheduler_type": "constant",
 }
+SLOWLY = [pytest.param(key, marks=pytest.mark.slow) for key in list(CHANGES)[3:]]
 
 
-@pytest.mark.parametrize("key", CHANGES)
+@pytest.mark.parametrize("key", [*list(CHANGES)[:3], *SLOWLY])
 def test_settings_may_change(parent, tmp_path, key):
     new = branch(at(parent), [f"output.directory={tmp_path / 'new'}", f"{key}={CHANGES[key]}"])
-    assert lines(new)[:2] == lines(parent)[:2]
-    assert lines(new)[2:] != lines(parent)[2:]
+    assert runs.lines(new)[:2] == runs.lines(parent)[:2]
+    assert runs.lines(new)[2:] != runs.lines(parent)[2:]
     section, name = key.split(".")
     assert yaml.safe_load((new / "config.yaml").read_text())[section][name] == CHANGES[key]
     before = json.loads((new / "branch.json").read_text())["changed"]
     assert before[key][1] == CHANGES[key]
-    rates = [x["learning_rate"] for x in lines(new)]
-    assert rates[1] == lines(parent)[1]["learning_rate"]
+    rates = [x["learning_rate"] for x in runs.lines(new)]
+    assert rates[1] == runs.lines(parent)[1]["learning_rate"]
     expected = {"training.learning_rate": 1e-2, "trainer.lr_scheduler_type": 1e-2}
     assert rates[2] == pytest.approx(expected.get(key, 5e-3))  # 2e-2 and 1e-2, halfway down
 
@@ -82,7 +76,7 @@ def test_a_branch_is_resumed_like_any_run(parent, tmp_path):
     shutil.copytree(whole, short)
     shutil.rmtree(at(short, 4))  # as a kill after the first step leaves it
     resume(short)
-    assert lines(short) == lines(whole)
+    assert runs.lines(short) == runs.lines(whole)
     text = (whole / "config.yaml").read_text()
     (whole / "config.yaml").write_text(text.replace("learning_rate: 0.02", "learning_rate: 1"))
     with pytest.raises(ConfigError, match=r"training\.learning_rate"):
@@ -125,4 +119,4 @@ def test_the_command_line_takes_one_start(parent, tmp_path):
     arguments = ["train", "--from", str(at(parent, 4)), "--out", str(tmp_path / "new")]
     done = call(app, [*arguments, "--set", "training.steps=5"])
     assert done.exit_code == 0, done.output
-    assert len(lines(tmp_path / "new")) == 5
+    assert len(runs.lines(tmp_path / "new")) == 5

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from isentrope.checkpoint.infer.passed import managed_fields
-from isentrope.config.io import all_keys, load_config
+from isentrope.config.io import all_keys
 from isentrope.config.train import TrainConfig
 from isentrope.run.resuming import FIXED
 from isentrope.system.file_contents import read_tensors
-from isentrope.verbs.train import branch, train
+from isentrope.verbs.train import branch
 from tests.training import runs
 from tests.verbs.branch_effects import FILES, PARTS, REFUSED, STEPS
 
@@ -28,8 +28,7 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
     """A run of four steps with checkpoints at 2 and 4."""
-    folder = tmp_path_factory.mktemp("p")
-    return train(load_config(runs.settings(folder, **SECTIONS), (), TrainConfig))
+    return runs.trained(tmp_path_factory.mktemp("p"), **SECTIONS)
 
 
 @pytest.fixture(scope="module")

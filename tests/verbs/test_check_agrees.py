@@ -10,15 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import TrainConfig
 from isentrope.system.errors import IsentropeError
 from isentrope.system.files import write_manifest
 from isentrope.verbs.check import check
-from isentrope.verbs.train import train
 from tests.checkpoint.record.test_contract_edits import VALUES
 from tests.test_hostile_files import PLACES
-from tests.tiny_checkpoint import as_made_elsewhere, copied, settings
+from tests.tiny_checkpoint import as_made_elsewhere, copied, edit_json, settings
 from tests.training import runs
 from tests.verbs.test_damaged_checkpoints import DAMAGE, FILES, SETTINGS
 from tests.verbs.test_stated_steps import STATES
@@ -44,8 +41,8 @@ def measured(config):
 
 def require_agreement(content, out):
     """`check` says of a configuration what `measure` does; a warning counts as said."""
-    config = load_config({**content, "output": {"log_level": "ERROR"}}, (), MeasureConfig)
-    into = load_config({**content, "output": {"directory": str(out)}}, (), MeasureConfig)
+    config = load_config({**content, "output": {"log_level": "ERROR"}})
+    into = load_config({**content, "output": {"directory": str(out)}})
     passed, result = checked(config), measured(into)
     if result is None:
         assert not passed
@@ -55,11 +52,7 @@ def require_agreement(content, out):
 
 
 def of_setting(key, value):
-    def damage(folder):
-        path = folder / "step_4" / "adapter_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-
-    return damage
+    return lambda folder: edit_json(folder / "step_4" / "adapter_config.json", **{key: value})
 
 
 def of_file(name, text):
@@ -146,10 +139,8 @@ def test_check_and_measure_agree_on_a_damaged_checkpoint(tiny, tmp_path, name):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of two steps, each saved."""
-    folder = tmp_path_factory.mktemp("run")
-    training = {"steps": 2, "save_every": 1, "prompt_weighting": "difficulty"}
-    content = runs.settings(folder, training=training, entropy_probe={"enabled": False})
-    return train(load_config(content, (), TrainConfig)).parent
+    training = {"steps": 2, "save_every": 1}  # by difficulty
+    return runs.trained(tmp_path_factory.mktemp("run"), training=training, **runs.UNPROBED).parent
 
 
 def state(step):
@@ -187,8 +178,7 @@ def without_pass_rates(folder):
 
 def of_contract(key, value):
     def damage(folder):
-        path = as_made_elsewhere(folder / state(1)) / "contract.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+        edit_json(as_made_elsewhere(folder / state(1)) / "contract.json", **{key: value})
 
     return damage
 
@@ -219,13 +209,7 @@ FEW_OF_RUN = (
 def test_check_and_measure_agree_on_a_damaged_checkpoint_of_a_run(run, tmp_path, name):
     folder = shutil.copytree(run, tmp_path / "copy")
     RUN[name](folder)
-    content = {
-        "checkpoint": {"checkpoint_path": str(folder / state(1))},
-        "batch_config": {"dataset_name": "prompts", "dataset_path": str(run / "prompts.jsonl")}
-        | {"B_E": 12, "B_U": 4, "G": 8, "allow_overlap": True, "E_split": "train"}
-        | {"U_weighting": "difficulty"},
-        "estimator": {"order": 0, "eta_list": [1e-3]},
-        "sampling": {"max_new_tokens": 1},
-    }
+    batch = {"B_U": 4, "E_split": "train", "U_weighting": "difficulty"}
+    content = runs.measuring(str(folder / state(1)), run / "prompts.jsonl", batch)
     passed = require_agreement(content, tmp_path / "out")
     assert passed == (name == "none")

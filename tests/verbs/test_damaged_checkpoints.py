@@ -1,6 +1,5 @@
 """A checkpoint whose files are not as they were written is refused by the name of the file."""
 
-import json
 import shutil
 
 import pytest
@@ -11,7 +10,7 @@ from isentrope import Policy
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.update.optimizer_state import load_optimizer_state
-from tests.tiny_checkpoint import copied
+from tests.tiny_checkpoint import copied, edit_json
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +64,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("key", "value"), SETTINGS)
 def test_adapter_settings_of_another_type_are_named(elsewhere, key, value):
-    path = elsewhere / "step_4" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    edit_json(elsewhere / "step_4" / "adapter_config.json", **{key: value})
     with pytest.raises(FileError, match="step_4"):
         Policy.from_checkpoint(elsewhere / "step_4", temperature=1.0)
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import multiprocessing
+import shutil
 import signal
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from isentrope.reports.evaluations import Gaps, find_evaluations
 from isentrope.results.result import ResultsError
 from isentrope.run.evaluation_folder import StepFolder, table_of
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from tests.tiny_checkpoint import copied
+from tests.tiny_checkpoint import copied, edit_json
 from tests.torchrun import torchrun
 from tests.verbs import evaluating
 
@@ -36,6 +37,13 @@ def evaluated(tiny, tmp_path):
     return run
 
 
+@pytest.fixture(scope="module")
+def plain(tiny, tmp_path_factory):
+    """An evaluation with the usual settings; tests only read it."""
+    where = f"output.directory={tmp_path_factory.mktemp('plain') / 'eval'}"
+    return evaluate_checkpoints(load_config(evaluating.settings(tiny), [where], EvaluateConfig))
+
+
 def rows(made):
     with made.table.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -45,19 +53,12 @@ def both(tiny):
     return f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]"
 
 
-def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
-    made = evaluated()
+def test_the_numbers_are_those_of_the_library_called_by_hand(plain, tiny):
     policy = ise.Policy.from_checkpoint(tiny / "step_4")
     task = ise.load_task("prompts", path=tiny / "prompts.jsonl")
-    for row in rows(made):
-        found = ise.evaluate(
-            policy,
-            task,
-            samples_per_prompt=4,
-            max_new_tokens=3,
-            seed=2,
-            decoding=row["decoding"],
-        )
+    sizes = {"samples_per_prompt": 4, "max_new_tokens": 3, "seed": 2}
+    for row in rows(plain):
+        found = ise.evaluate(policy, task, **sizes, decoding=row["decoding"])
         for name, estimate in found.metrics.items():
             if estimate is None:
                 assert row[name] == row[f"{name}_se"] == ""
@@ -67,9 +68,8 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
 
 
 @pytest.mark.parametrize("setting", ["sampling.batch_size=3", "evaluation.chunk_prompts=5"])
-def test_batches_and_chunks_change_no_number(evaluated, setting):
-    plain, other = rows(evaluated()), rows(evaluated(setting, name="other"))
-    for one, two in zip(plain, other, strict=True):
+def test_batches_and_chunks_change_no_number(evaluated, plain, setting):
+    for one, two in zip(rows(plain), rows(evaluated(setting)), strict=True):
         for name in one:
             same = one[name] == two[name]
             assert same or float(one[name]) == pytest.approx(float(two[name]), rel=1e-9), name
@@ -158,8 +158,8 @@ def test_a_report_takes_the_numbers_that_a_manifest_covers(evaluated, tiny):
     assert "metrics.json is missing" in missing[0]
 
 
-def test_a_result_without_verification_is_marked(evaluated):
-    plain, marked = evaluated(), evaluated("checkpoint.verify=false", name="marked")
+def test_a_result_without_verification_is_marked(evaluated, plain):
+    marked = evaluated("checkpoint.verify=false")
     assert "verified" not in json.loads((plain.folder / "step_4" / "metrics.json").read_text())
     content = json.loads((marked.folder / "step_4" / "metrics.json").read_text())
     assert content["verified"] is False
@@ -168,8 +168,8 @@ def test_a_result_without_verification_is_marked(evaluated):
     assert "READ WITHOUT VERIFICATION" in missing[0]
 
 
-def test_a_result_that_lacks_a_metric_is_named(evaluated):
-    (result,) = evaluated().results
+def test_a_result_that_lacks_a_metric_is_named(plain):
+    (result,) = plain.results
     row = result.rows[0]
     more = replace(row, metrics={**row.metrics, "pass_at_9": None})
     assert len(table_of([result]))
@@ -186,10 +186,6 @@ def others(tiny, tmp_path):
     return copied(tiny, tmp_path / "others", ("step_4", "step_8"))
 
 
-def edit(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def test_a_folder_of_checkpoints_stands_for_all_in_it(evaluated, others):
     (others / "training_state").mkdir()
     for name in ("step_8", "step_4"):
@@ -200,23 +196,29 @@ def test_a_folder_of_checkpoints_stands_for_all_in_it(evaluated, others):
     assert [r.checkpoint for r in made.results] == ["step_4", "step_8"]
 
 
-def test_checkpoints_of_another_base_are_refused_by_name(evaluated, others):
-    edit(others / "step_8" / "adapter_config.json", base_model_name_or_path="some/other")
-    with pytest.raises(ValueError, match=r"step_4 .*step_8 .*some/other"):
-        evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
-
-
-def test_checkpoints_with_another_tokenizer_are_refused(evaluated, others):
-    edit(others / "step_8" / "tokenizer.json", version="2.0")
-    with pytest.raises(ValueError, match="tokenizer"):
-        evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
-
-
-def test_adapters_of_another_shape_are_refused(evaluated, others):
-    adapter = others / "step_8" / "adapter_model.safetensors"
+def narrow(adapter):
     one = {n: x[..., :1].contiguous() for n, x in load_file(adapter).items()}
     save_file(one, adapter, {"format": "pt"})
-    with pytest.raises(ValueError, match=r"adapter \(base_model.*lora_A.*\(2, "):
+
+
+UNLIKE = {
+    "base": (
+        lambda step: edit_json(step / "adapter_config.json", base_model_name_or_path="some/other"),
+        r"step_4 .*step_8 .*some/other",
+    ),
+    "tokenizer": (lambda step: edit_json(step / "tokenizer.json", version="2.0"), "tokenizer"),
+    "shape": (
+        lambda step: narrow(step / "adapter_model.safetensors"),
+        r"adapter \(base_model.*lora_A.*\(2, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", UNLIKE)
+def test_checkpoints_that_are_not_of_one_model_are_refused_by_name(evaluated, others, part):
+    change, words = UNLIKE[part]
+    change(others / "step_8")
+    with pytest.raises(ValueError, match=words):
         evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
 
 
@@ -226,11 +228,8 @@ def test_a_base_model_and_its_adapters_are_one_model_and_another_architecture_is
     study = f"checkpoint.checkpoint_path=[{others}/base, {others}/step_4]"
     made = evaluated(study, "evaluation.n_prompts=4", folder=others)
     assert [(r.checkpoint, r.step) for r in made.results] == [("base", None), ("step_4", 4)]
-    config = json.loads((others / "base" / "config.json").read_text())
-    (others / "copy").mkdir()
-    for file in (others / "base").iterdir():
-        (others / "copy" / file.name).write_bytes(file.read_bytes())
-    (others / "copy" / "config.json").write_text(json.dumps(config | {"rope_theta": 7.0}))
+    copy = shutil.copytree(others / "base", others / "copy")
+    edit_json(copy / "config.json", rope_theta=7.0)
     with pytest.raises(ValueError, match=r"architecture \(rope_theta"):
         evaluated(f"checkpoint.checkpoint_path=[{others}/copy, {others}/step_4]", folder=others)
 

@@ -1,6 +1,5 @@
 import json
 import shutil
-from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
@@ -33,29 +32,23 @@ def run(tiny, tmp_path):
     return measured
 
 
-@pytest.fixture(scope="module")
-def once(tiny, tmp_path_factory):
-    """Measure with overrides, once for all tests that ask for the same ones; they only read it."""
-
-    @cache
-    def measured(*overrides):
-        where = f"output.directory={tmp_path_factory.mktemp('once') / 'run'}"
-        return measure(load_config(settings(tiny), [where, *overrides]))
-
-    return measured
-
-
 def written(run):
     (folder,) = run.measurements.values()
     return folder, json.loads((folder / "results.json").read_text())
 
 
-def test_the_numbers_are_those_of_the_library_called_by_hand(once, tiny):
-    folder, results = written(once(*SAVED))
+@pytest.fixture(scope="module")
+def by_hand(once, tiny):
+    """What a run wrote, and the change of entropy of its batches and step by the library."""
+    folder, results = once("measure", *SAVED)
     policy = Policy.from_checkpoint(tiny / "step_4")
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
     step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
-    change = entropy_change(policy, E, step.direction, [1e-3])
+    return folder, results, policy, E, entropy_change(policy, E, step.direction, [1e-3], order=1)
+
+
+def test_the_numbers_are_those_of_the_library_called_by_hand(by_hand):
+    _, results, policy, E, change = by_hand
     for row, point in zip(results["sweep"], change.points, strict=True):
         assert row["delta_h"] == pytest.approx(point.change.value, rel=1e-9)
         assert row["delta_h_se"] == pytest.approx(point.change.se, rel=1e-9)
@@ -66,15 +59,11 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(once, tiny):
         assert said["value"] == pytest.approx(entropy(policy, E, per=per).value)
 
 
-def test_the_change_of_reward_is_that_of_the_library_called_by_hand(once, tiny):
-    folder, results = written(once(*SAVED))
-    policy = Policy.from_checkpoint(tiny / "step_4")
-    E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
-    step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+def test_the_change_of_reward_is_that_of_the_library_called_by_hand(by_hand):
+    folder, results, _, E, change = by_hand
     # the task of the tiny checkpoint: 1 where the answer is the reference
     answers = zip(E.response_texts, E.references, strict=True)
     rewards = torch.tensor([float(text.strip() == right) for text, right in answers])
-    change = entropy_change(policy, E, step.direction, [1e-3], order=1)
     expected = reward_change(change, rewards)
     reward = results["reward"]
     assert reward["at_theta"]["value"] == pytest.approx(float(rewards.mean()))
@@ -97,13 +86,13 @@ def test_where_E_has_no_rewards_a_sentence_says_so_and_entropy_goes_on(run, tmp_
 
 
 def test_reward_is_left_out_where_it_is_not_asked_for(once):
-    _, results = written(once(*FIRST_ORDER, "analysis.reward=false"))
+    _, results = once("measure", *FIRST_ORDER, "analysis.reward=false")
     assert "reward" not in results
     assert not any("ΔJ" in sentence for sentence in results["warnings"])
 
 
 def test_the_components_of_the_step_sum_to_first_order(once):
-    _, results = written(once())
+    _, results = once("measure")
     budget = results["budget"]
     parts = sum(budget[name] for name in ("momentum", "decay", "gradient"))
     assert parts == pytest.approx(results["first_order"]["value"], rel=1e-9)
@@ -121,7 +110,7 @@ def test_components_that_do_not_sum_to_the_step_are_refused():
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_orders_that_were_not_asked_for_are_null(once, order):
-    _, results = written(once(f"estimator.order={order}", "estimator.eta_list=[1e-3]"))
+    _, results = once("measure", f"estimator.order={order}", "estimator.eta_list=[1e-3]")
     assert results["linear_range"] is results["second_order"] is None
     assert results["sweep"][0]["second_order"] is None
     assert (results["first_order"] is None) == (order == 0)
@@ -130,7 +119,7 @@ def test_orders_that_were_not_asked_for_are_null(once, order):
 
 
 def test_E_and_U_share_no_prompt_unless_they_may(once):
-    folder, _ = written(once(*SAVED))
+    folder, _ = once("measure", *SAVED)
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
     assert not set(E.prompt_keys) & set(U.prompt_keys)
 
@@ -159,15 +148,15 @@ def test_prompts_of_E_may_be_fixed_and_those_of_U_random(run):
 
 
 def test_saved_batches_give_the_same_numbers_again(once):
-    folder, first = written(once(*SAVED))
+    folder, first = once("measure", *SAVED)
     files = [f"batch_config.{name}_file={folder / name}.parquet" for name in "EU"]
-    _, again = written(once(*FIRST_ORDER, *files))
+    _, again = once("measure", *FIRST_ORDER, *files)
     assert again["sweep"] == first["sweep"]
     assert again["batches"]["B_U"] == 3
 
 
 def test_the_written_configuration_repeats_the_run(run, tmp_path):
-    first = run(*FIRST_ORDER, "batch_config.seed=3")
+    first = run("estimator.order=0", "estimator.eta_list=[1e-3]", "batch_config.seed=3")
     config = load_config(first.folder / "config.yaml", [f"output.directory={tmp_path / 'b'}"])
     again = measure(config)
     assert again.results[0].to_dict()["sweep"] == first.results[0].to_dict()["sweep"]
@@ -196,7 +185,7 @@ def test_a_hand_written_U_without_rewards_is_rewarded_by_the_task(run, tmp_path)
 
 def test_several_checkpoints_get_a_folder_each_and_one_table(tiny, run):
     paths = f"checkpoint.checkpoint_path=['{tiny}/step_*', '{tiny}/checkpoint-8']"
-    made = run(*FIRST_ORDER, paths)
+    made = run("estimator.order=0", "estimator.eta_list=[1e-3]", paths)
     assert list(made.measurements) == ["step_4", "step_8"]
     table = pd.read_parquet(made.folder / "measurements" / "all.parquet")
     assert table["checkpoint"].tolist() == ["step_4", "step_8"]
@@ -205,7 +194,7 @@ def test_several_checkpoints_get_a_folder_each_and_one_table(tiny, run):
 
 def test_collapsed_weights_give_a_value_a_verdict_and_fresh_responses(run):
     rates = ("estimator.eta_list=[0.3]", "estimator.resample_collapsed=true")
-    _, results = written(run(*SHARED, *rates, "batch_config.B_E=40"))
+    _, results = written(run(*SHARED, *rates, "estimator.order=0", "batch_config.B_E=40"))
     (row,) = results["sweep"]
     assert row["verdict"] == "resample"
     assert row["delta_h"] is not None
@@ -252,20 +241,6 @@ def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_log_that_cannot_be_written_leaves_the_measurement_to_be_made_again(
-    run, tmp_path, monkeypatch
-):
-    def fail(*_):
-        raise RuntimeError("no disk")
-
-    monkeypatch.setattr("isentrope.verbs.detailed_log.write_bytes", fail)
-    with pytest.raises(RuntimeError, match="no disk"):
-        run("estimator.order=0")
-    assert not (tmp_path / "run" / "measurements" / "measure_step_4").exists()
-    monkeypatch.undo()
-    run("estimator.order=0")
-
-
 def test_what_was_measured_before_a_failure_stays(run, tiny, tmp_path):
     bad = tmp_path / "step_9"
     shutil.copytree(tiny / "step_4", bad)
@@ -299,7 +274,7 @@ def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):
 
 
 def test_a_batch_from_a_file_keeps_its_length_and_its_advantages(run, once, tmp_path):
-    first, _ = written(once(*SAVED))
+    first, _ = once("measure", *SAVED)
     U = Rollouts.load(first / "U.parquet")
     U = U.with_columns(advantages=2 * U.advantages, max_new_tokens=7)
     U.save(tmp_path / "own.parquet")

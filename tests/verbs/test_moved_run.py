@@ -13,7 +13,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.reports.report import write_report
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.train import resume, train
-from tests.tiny_checkpoint import as_made_elsewhere
+from tests.tiny_checkpoint import as_made_elsewhere, edit_json
 from tests.training import runs
 from tests.verbs.test_train import MORE, SHORT
 
@@ -95,8 +95,7 @@ def test_every_verb_works_on_a_run_that_was_moved(moved):
 def test_another_base_under_the_checkpoints_is_refused_by_every_verb(moved):
     folder = shutil.copytree(moved, moved.parent / "other")
     as_made_elsewhere(folder / "base")
-    other = folder / "base" / "config.json"
-    other.write_text(json.dumps(json.loads(other.read_text()) | {"rope_theta": 7.0}))
+    edit_json(folder / "base" / "config.json", rope_theta=7.0)
     with pytest.raises(ValueError, match="base settings under the adapter differ"):
         measure(measurement("other", "output.directory=measured_other"))
     with pytest.raises(ConfigError, match="other base settings"):

@@ -16,38 +16,47 @@ from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.sft import resume_sft, sft
 from tests.adapters import save_base_model
-from tests.tiny_checkpoint import as_made_elsewhere
+from tests.tiny_checkpoint import as_made_elsewhere, edit_json
 from tests.torchrun import torchrun
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
+from tests.training.runs import lines
 
 pytest.importorskip("trl")
 
 
-@pytest.fixture
-def settings(tmp_path):
-    save_base_model(small_policy(), tmp_path / "base")
+def settings_in(folder):
+    """Settings of four steps over a base in a folder."""
+    save_base_model(small_policy(), folder / "base")
     return {
-        "model": {"path": str(tmp_path / "base"), "lora_rank": 2, "lora_alpha": 4},
+        "model": {"path": str(folder / "base"), "lora_rank": 2, "lora_alpha": 4},
         "data": {"dataset_name": "addition"},
         "fine_tuning": {"steps": 4, "batch_size": 6, "learning_rate": 1e-2, "warmup_steps": 1},
-        "output": {"directory": str(tmp_path / "run"), "report_to": [], "log_level": "WARNING"},
+        "output": {"directory": str(folder / "run"), "report_to": [], "log_level": "WARNING"},
     }
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_in(tmp_path)
 
 
 def run(settings, *overrides):
     return sft(load_config(settings, overrides, SftConfig))
 
 
-def lines(folder):
-    text = (folder / "logs" / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run with these settings, with its folder in tensorboard too; tests only read it."""
+    folder = tmp_path_factory.mktemp("plain")
+    made = run(settings_in(folder), "output.report_to=[tensorboard]")
+    return made, folder / "run"
 
 
-def test_the_last_loss_is_that_of_the_log_and_tensorboard_has_a_folder(settings, tmp_path):
-    made = run(settings, "output.report_to=[tensorboard]")
-    assert lines(tmp_path / "run")[-1]["loss"] == made.loss
-    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+def test_the_last_loss_is_that_of_the_log_and_tensorboard_has_a_folder(plain):
+    made, folder = plain
+    assert lines(folder)[-1]["loss"] == made.loss
+    assert list((folder / "tensorboard").glob("events.*"))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -62,31 +71,31 @@ def test_the_model_can_be_measured_and_trained(settings, tmp_path, rank):
         assert mean_surprisal(policy, shown) < mean_surprisal(base, shown) - 0.01
 
 
-def test_the_settings_that_are_written_make_the_same_model_to_the_bit(settings, tmp_path):
-    first = run(settings)
-    config = load_config(tmp_path / "run" / "config.yaml", root=SftConfig)
+def test_the_settings_that_are_written_make_the_same_model_to_the_bit(plain, tmp_path):
+    first, folder = plain
+    config = load_config(folder / "config.yaml", root=SftConfig)
     assert config.provenance["packages"]["torch"]
-    again = run(tmp_path / "run" / "config.yaml", f'output.directory="{tmp_path / "again"}"')
+    again = run(folder / "config.yaml", f'output.directory="{tmp_path / "again"}"')
     for name in ("model/adapter_model.safetensors", "logs/metrics.jsonl"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert again.loss == first.loss
 
 
-def test_micro_batches_change_rounding_alone(settings, tmp_path):
-    whole = run(settings).model
-    parts = run(settings, f'output.directory="{tmp_path / "b"}"', "fine_tuning.micro_batch=2").model
-    a, b = (load_file(folder / "adapter_model.safetensors") for folder in (whole, parts))
+def require_same_to_rounding(folders):
+    """Runs with the same losses and weights but for rounding."""
+    for a, b in zip(*map(lines, folders), strict=True):
+        assert b == pytest.approx(a, rel=1e-4)
+    a, b = (load_file(folder / "model" / "adapter_model.safetensors") for folder in folders)
     assert max(float((a[n] - b[n]).abs().max()) for n in a) < 1e-4
-    losses = [[line["loss"] for line in lines(tmp_path / name)] for name in ("run", "b")]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_another_seed_makes_another_model(settings, tmp_path):
-    losses = [
-        run(settings, f"fine_tuning.seed={i}", f'output.directory="{tmp_path / str(i)}"').loss
-        for i in (0, 1)
-    ]
-    assert losses[0] != losses[1]
+def test_micro_batches_change_rounding_alone(plain, settings, tmp_path):
+    run(settings, "fine_tuning.micro_batch=2")
+    require_same_to_rounding((plain[1], tmp_path / "run"))
+
+
+def test_another_seed_makes_another_model(plain, settings):
+    assert run(settings, "fine_tuning.seed=1").loss != plain[0].loss
 
 
 def test_the_folder_of_a_run_is_refused_and_left_as_it_is(settings, tmp_path):
@@ -158,28 +167,17 @@ def test_a_file_without_responses_is_refused(settings, tmp_path):
 
 
 def test_a_model_with_dropout_is_refused(settings, tmp_path):
-    file = tmp_path / "base" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_dropout": 0.1}))
-    as_made_elsewhere(tmp_path / "base")
+    edit_json(as_made_elsewhere(tmp_path / "base") / "config.json", attention_dropout=0.1)
     with pytest.raises(ValueError, match="has dropout"):
         run(settings)
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_model_of_one_to_rounding(settings, tmp_path):
-    run(settings)
-    two = settings | {"output": settings["output"] | {"directory": str(tmp_path / "two")}}
-    (tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
+def test_two_processes_make_the_model_of_one_to_rounding(plain, settings, tmp_path):
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(settings))
     done = torchrun(2, "isentrope.cli.main", "sft", tmp_path / "two.yaml")
     assert done.stdout.count("Wrote") == 1
-    one, both = (lines(tmp_path / name) for name in ("run", "two"))
-    for a, b in zip(one, both, strict=True):
-        assert b == pytest.approx(a, rel=1e-4)
-    a, b = (
-        load_file(tmp_path / name / "model" / "adapter_model.safetensors")
-        for name in ("run", "two")
-    )
-    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 1e-4
+    require_same_to_rounding((plain[1], tmp_path / "run"))
 
 
 @pytest.mark.slow

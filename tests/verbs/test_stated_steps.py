@@ -10,13 +10,11 @@ from isentrope import MeasureResult, Result
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.reports.read_run import read_run
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
-from isentrope.verbs.train import branch, resume, train
+from isentrope.verbs.train import branch, resume
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
@@ -25,22 +23,24 @@ from tests.training import runs
 def made(tmp_path_factory):
     """A run of three steps, measured twice at its first two."""
     folder = tmp_path_factory.mktemp("run")
-    run = train(load_config(settings(folder), (), TrainConfig))
-    content = {
-        "checkpoint": {"checkpoint_path": [str(at(run, 1)), str(at(run, 2))]},
-        "batch_config": {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl")}
-        | {"B_E": 6, "B_U": 2, "G": 8, "repeats": 2, "allow_overlap": True, "E_split": "train"},
-        "estimator": {"order": 0, "eta_list": [1e-3]},
-        "sampling": {"max_new_tokens": 1},
-        "output": {"directory": str(run), "log_level": "WARNING"},
-    }
-    measure(load_config(content, (), MeasureConfig))
+    run = trained(folder)
+    paths = [str(at(run, 1)), str(at(run, 2))]
+    batch = {"B_E": 6, "repeats": 2, "E_split": "train"}
+    output = {"directory": str(run), "log_level": "WARNING"}
+    content = runs.measuring(paths, folder / "prompts.jsonl", batch, output=output)
+    measure(load_config(content))
     return folder
 
 
-def settings(folder):
-    training = {"steps": 3, "save_every": 1, "prompt_weighting": "uniform"}
-    return runs.settings(folder, training=training, entropy_probe={"enabled": False})
+def trained(folder, seed=0):
+    training = {"steps": 3, "save_every": 1, "prompt_weighting": "uniform", "seed": seed}
+    return runs.trained(folder, training=training, **runs.UNPROBED)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """A run of the same steps by another seed."""
+    return trained(tmp_path_factory.mktemp("theirs"), seed=1)
 
 
 def at(run, step):
@@ -81,17 +81,14 @@ def test_a_checkpoint_of_another_trainer_is_held_to_its_name_too(run):
         require_checkpoint(run / "step_7")
 
 
-def test_a_record_of_another_checkpoint_is_refused(run, made):
+def test_a_record_of_another_checkpoint_is_refused(run):
     assert read_next_update(at(run, 1))[1]["step"] == 2
     exchange(at(run, 0) / "next_update", at(run, 1) / "next_update")
     with pytest.raises(FileError, match="records step 1, and the step from that checkpoint is 2"):
         read_next_update(at(run, 1))
 
 
-def test_a_record_of_the_same_step_of_another_run_is_refused(run, made, tmp_path):
-    other = settings(tmp_path / "other")
-    other["training"]["seed"] = 1
-    theirs = train(load_config(other, (), TrainConfig))
+def test_a_record_of_the_same_step_of_another_run_is_refused(run, theirs):
     shutil.rmtree(at(run, 1) / "next_update")
     shutil.copytree(at(theirs, 1) / "next_update", at(run, 1) / "next_update")
     with pytest.raises(FileError, match="at a checkpoint of this step with other files"):
@@ -109,13 +106,11 @@ def test_results_under_each_others_names_are_refused(run, other):
     assert len([sentence for sentence in missing if "according to its content" in sentence]) == 2
 
 
-def test_measurements_of_another_run_are_not_reported_as_those_of_this_one(run, tmp_path):
-    other = settings(tmp_path / "other")
-    other["training"]["seed"] = 1
-    theirs = train(load_config(other, (), TrainConfig))
-    shutil.copytree(run / "measurements", theirs / "measurements")
-    shutil.rmtree(theirs / "measurements" / "measure_step_1")
-    reading = read_run(theirs)
+def test_measurements_of_another_run_are_not_reported_as_those_of_this_one(run, theirs, tmp_path):
+    other = shutil.copytree(theirs, tmp_path / "other")
+    shutil.copytree(run / "measurements", other / "measurements")
+    shutil.rmtree(other / "measurements" / "measure_step_1")
+    reading = read_run(other)
     assert not reading.all_of(MeasureResult)
     assert any("step_2" in x and "another checkpoint" in x for x in reading.missing)
 

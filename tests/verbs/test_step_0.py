@@ -9,13 +9,12 @@ from isentrope import Policy
 from isentrope.checkpoint.record.next_update import read_control, read_next_update
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.system.errors import FileError
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step
 from isentrope.verbs.check import check
-from isentrope.verbs.train import branch, resume, train
+from isentrope.verbs.train import branch, resume
 from tests.training import runs
 
 HOLD = {
@@ -34,11 +33,7 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Two steps under a control with a state, all checkpoints kept."""
-    return begun(tmp_path_factory.mktemp("run"))
-
-
-def begun(folder, **sections):
-    return train(load_config(runs.settings(folder, **(SECTIONS | sections)), (), TrainConfig))
+    return runs.trained(tmp_path_factory.mktemp("run"), **SECTIONS)
 
 
 def at(folder, step=0):
@@ -69,12 +64,11 @@ def test_a_run_that_was_killed_in_its_first_step_resumes_from_step_0(run, tmp_pa
     assert weights(killed) == weights(run)
 
 
-def test_another_draw_from_step_0_is_a_run_of_that_draw(tmp_path):
-    plain = {"control": {"name": "none"}}
-    first = begun(tmp_path / "a", **plain)
-    asked = [f"output.directory={tmp_path / 'new'}", "training.repeat=1"]
-    again = begun(tmp_path / "b", **plain, training=SECTIONS["training"] | {"repeat": 1})
-    assert metrics(branch(at(first), asked)) == metrics(again) != metrics(first)
+def test_another_draw_from_step_0_is_a_run_of_that_draw(run, tmp_path):
+    new = branch(at(run), [f"output.directory={tmp_path / 'new'}", "training.repeat=1"])
+    other = SECTIONS | {"training": SECTIONS["training"] | {"repeat": 1}}
+    again = runs.trained(tmp_path / "again", **other)
+    assert metrics(new) == metrics(again) != metrics(run)
 
 
 def test_the_first_step_is_rebuilt_from_what_was_saved_before_it(run):
@@ -93,16 +87,10 @@ def test_the_first_step_is_rebuilt_from_what_was_saved_before_it(run):
 
 
 def test_check_and_measure_work_at_step_0(run, tmp_path):
-    content = {
-        "checkpoint": {"checkpoint_path": str(at(run))},
-        "batch_config": {
-            "dataset_name": "prompts",
-            "dataset_path": str(run.parent / "prompts.jsonl"),
-            **{"B_E": 12, "B_U": 2, "G": 8, "allow_overlap": True},
-        },
-        "estimator": {"eta_list": [1e-3]},
-        "output": {"directory": str(tmp_path / "run"), "log_level": "WARNING"},
-    }
+    output = {"directory": str(tmp_path / "run"), "log_level": "WARNING"}
+    first_order = {"eta_list": [1e-3], "order": 1}
+    prompts = run.parent / "prompts.jsonl"
+    content = runs.measuring(str(at(run)), prompts, estimator=first_order, output=output)
     (findings,) = check(load_config(content)).values()
     (adapter,) = [f for f in findings if f.name == "adapter loaded"]
     assert adapter.passed
@@ -130,6 +118,6 @@ def test_an_empty_state_is_taken_from_step_0_only(run, tmp_path):
 
 
 def test_step_0_goes_like_any_checkpoint_that_is_not_kept(tmp_path):
-    options = {"steps": 3, "save_every": 1, "keep_last": 1}
-    pruned = begun(tmp_path / "pruned", training=options, control={"name": "none"})
-    assert [p.name for p in (pruned / "training_state").iterdir()] == ["step_3"]
+    options = {"steps": 1, "save_every": 1, "keep_last": 1}
+    pruned = runs.trained(tmp_path / "pruned", training=options)
+    assert [p.name for p in (pruned / "training_state").iterdir()] == ["step_1"]

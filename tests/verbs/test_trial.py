@@ -10,9 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from isentrope import Estimate, Policy, Rollouts, TrialResult, score
+from isentrope import Estimate, Policy, Rollouts, TrialResult, load_task, score
 from isentrope.attribution.frontier.edge import Edge
-from isentrope.cli.commands import MEASURING
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.control.trial import OutOfReachError
@@ -22,7 +21,6 @@ from isentrope.results.answers.trial import PRICES, by_price, trial_tables
 from isentrope.results.attributions import Tried
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step
-from isentrope.verbs.loop import run_verb
 from isentrope.verbs.trial import on_frontier
 from isentrope.verbs.trial_steps import largest_strength
 from tests.control.examples import (
@@ -31,7 +29,6 @@ from tests.control.examples import (
     NEGATIVE_SCALE,
     RANDOM_MASK,
     STARE,
-    W_REINFORCE,
 )
 from tests.tiny_checkpoint import make_checkpoint, settings
 
@@ -45,29 +42,38 @@ def deep(tmp_path_factory):
     return make_checkpoint(tmp_path_factory.mktemp("deep"))
 
 
-@pytest.fixture
-def run(tiny, tmp_path):
-    """Try controls into a fresh folder; the folder and its results."""
+@pytest.fixture(scope="module")
+def run(once, tiny):
+    """Try controls; the folder and its results."""
 
-    def ran(controls, *overrides, name="run", of=tiny):
-        where = [
-            f"output.directory={tmp_path / name}",
-            f"trial.controls={json.dumps(controls)}",
-            "batch_config.save_batches=true",
-            *SMALL,
-            *overrides,
-        ]
-        done = run_verb(MEASURING["try"], load_config(settings(of), where))
-        (folder, *_) = done.measurements.values()
-        results = json.loads((folder / "results.json").read_text())
+    def ran(controls, *overrides, of=tiny):
+        names = f"trial.controls={json.dumps(controls)}"
+        folder, results = once(
+            "try", names, "batch_config.save_batches=true", *SMALL, *overrides, of=of
+        )
         mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}
         return folder, results | {"tried": mine, "all": results["tried"]}
 
     return ran
 
 
-def moved(policy, rollouts, direction, eta):
+@pytest.fixture(scope="module")
+def punished(run, tiny):
+    """A trial of one control, with its policy, its batches and the step without the control."""
+    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]")
+    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
+    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
+
+    def step(U, state=tiny / "step_4"):
+        return compute_step(policy, U, state, max_response_length=3, max_grad_norm=1.0)
+
+    return SimpleNamespace(results=results, policy=policy, E=E, U=U, step=step)
+
+
+def moved(trial, direction, rewards=0.0):
     """Per-token entropy and mean reward after a step, by importance weights written out."""
+    policy, rollouts, eta = trial.policy, trial.E, trial.results["eta"]
+    rewards = torch.as_tensor(rewards, dtype=torch.float64).expand(len(rollouts))
     before = score(policy, rollouts)
     with policy.shifted(direction, eta):
         after = score(policy, rollouts)
@@ -77,46 +83,32 @@ def moved(policy, rollouts, direction, eta):
     weights = earlier / earlier.mean(0)
     h = (weights * mask * after.entropies).sum() / (weights * mask).sum()
     whole = ratio.sum(1).exp()
-    reward = (whole * rollouts.rewards).sum() / whole.sum()
+    reward = (whole * rewards).sum() / whole.sum()
     plain = (mask * before.entropies).sum() / mask.sum()
-    return float(h - plain), float(reward - rollouts.rewards.mean())
+    return float(h - plain), float(reward - rewards.mean())
 
 
-def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
-    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]")
-    ((name, entry),) = results["tried"].items()
-    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
-    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
-    E = E.with_columns(rewards=torch.zeros(len(E)))
+def test_a_trial_is_the_change_that_the_rewritten_step_causes(punished):
+    (entry,) = punished.results["tried"].values()
+    U = punished.U
     factor = torch.where(U.advantages < 0, 1 + entry["strength"], 1.0)
-    step = compute_step(
-        policy,
-        U.with_columns(advantages=U.advantages * factor),
-        tiny / "step_4",
-        max_response_length=3,
-        max_grad_norm=1.0,
-    )
+    step = punished.step(U.with_columns(advantages=U.advantages * factor))
     for part, v in (("step", step.direction), ("gradient", step.components["gradient"])):
-        h, _ = moved(policy, E, v, results["eta"])
+        h, _ = moved(punished, v)
         assert entry[part]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
     assert entry["did"]["touched_negative"] == 1.0
     gained = entry["step"]["gained_delta_h"]["value"]
-    plain = results["vanilla"]["step"]["delta_h"]["value"]
+    plain = punished.results["vanilla"]["step"]["delta_h"]["value"]
     assert gained == pytest.approx(entry["step"]["delta_h"]["value"] - plain, rel=1e-6)
-    assert name in results["tried"]
 
 
-def test_reward_moves_as_the_weighted_responses_say(run, tiny):
-    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "trial.random_masks=false")
-    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
-    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
-    config = load_config(settings(tiny), SMALL)
-    task = config.batch_config.load_task("prompts", "test", config.batch_config.dataset_path)
+def test_reward_moves_as_the_weighted_responses_say(punished, tiny):
+    task = load_task("prompts", "test", tiny / "prompts.jsonl")
+    E = punished.E
     rewards = [task.reward(*x) for x in zip(E.response_texts, E.references, strict=True)]
-    E = E.with_columns(rewards=torch.tensor(rewards))
-    step = compute_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
-    _, reward = moved(policy, E, step.direction, results["eta"])
-    assert results["vanilla"]["step"]["delta_j"]["value"] == pytest.approx(reward, rel=1e-6)
+    _, reward = moved(punished, punished.step(punished.U).direction, rewards)
+    plain = punished.results["vanilla"]["step"]["delta_j"]["value"]
+    assert plain == pytest.approx(reward, rel=1e-6)
 
 
 def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
@@ -191,22 +183,20 @@ def test_intervals_are_named_by_their_coverage(run):
     assert "90 % interval" in [column.title for column in table.columns]
 
 
-def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
-    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "trial.random_masks=false")
-    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
-    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
-    E = E.with_columns(rewards=torch.zeros(len(E)))
+def test_a_shrunk_step_and_one_without_momentum_are_always_tried(punished, tiny):
     state = torch.load(tiny / "step_4" / "optimizer.pt", weights_only=True)
-    rule = {"max_response_length": 3, "max_grad_norm": 1.0}
-    plain = compute_step(policy, U, tiny / "step_4", **rule).direction
     for group in state["param_groups"]:
         group["betas"] = (0.0, group["betas"][1])
     names = json.loads((tiny / "step_4" / "parameter_names.json").read_text())
-    state = load_optimizer_state(policy, state, names=names)
-    no_momentum = compute_step(policy, U, state, **rule).direction
-    for name, v in (("shrunk_step", axpy(-0.5, plain, plain)), ("no_momentum", no_momentum)):
-        (entry,) = [x for x in results["all"].values() if x["control"] == name]
-        h, _ = moved(policy, E, v, results["eta"])
+    state = load_optimizer_state(punished.policy, state, names=names)
+    plain = punished.step(punished.U).direction
+    steps = {
+        "shrunk_step": axpy(-0.5, plain, plain),
+        "no_momentum": punished.step(punished.U, state).direction,
+    }
+    for name, v in steps.items():
+        (entry,) = [x for x in punished.results["all"].values() if x["control"] == name]
+        h, _ = moved(punished, v)
         assert entry["step"]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
 
 
@@ -221,30 +211,31 @@ def test_a_budget_takes_most_of_the_change_away(run):
     assert abs(entry["step"]["delta_h"]["value"]) < 0.5 * abs(plain)
 
 
+def change_at_half(run, deep):
+    """The change of entropy that a control of half its strength causes."""
+    _, results = run([NEGATIVE_SCALE], "trial.strengths=[0.5]", of=deep)
+    (entry,) = results["tried"].values()
+    return entry["step"]["delta_h"]["value"]
+
+
 def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
-    _, plain = run([NEGATIVE_SCALE], "trial.strengths=[0.5]", name="plain", of=deep)
-    (half,) = plain["tried"].values()
-    wanted = half["step"]["delta_h"]["value"]
-    _, found = run([NEGATIVE_SCALE], f"trial.change={wanted}", name="found", of=deep)
+    wanted = change_at_half(run, deep)
+    _, found = run([NEGATIVE_SCALE], f"trial.change={wanted}", of=deep)
     (entry,) = found["tried"].values()
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
-    asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
-    _, other = run([NEGATIVE_SCALE], *asked, name="other_E", of=deep)
+    other_E = (f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40")
+    _, other = run([NEGATIVE_SCALE], *other_E, of=deep)
     (again,) = other["tried"].values()
     assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
     assert again["step"]["delta_h"]["value"] != entry["step"]["delta_h"]["value"]
 
 
 def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep):
-    _, plain = run([NEGATIVE_SCALE], "trial.strengths=[0.5]", name="plain", of=deep)
-    (half,) = plain["tried"].values()
-    asked = [
-        f"trial.change={half['step']['delta_h']['value']}",
-        "trial.options={budget: {largest: 1e-9}}",
-    ]
+    change = f"trial.change={change_at_half(run, deep)}"
+    tiny_budget = (change, "trial.options={budget: {largest: 1e-9}}")
     with pytest.raises(OutOfReachError, match=r"^budget: "):
-        run(["budget"], *asked, name="none", of=deep)
-    _, found = run(["budget", NEGATIVE_SCALE], *asked, name="both", of=deep)
+        run(["budget"], *tiny_budget, of=deep)
+    _, found = run(["budget", NEGATIVE_SCALE], *tiny_budget, of=deep)
     assert [entry["control"] for entry in found["tried"].values()] == [NEGATIVE_SCALE]
     assert any(x.startswith("budget: No strength between") for x in found["warnings"])
 
@@ -263,28 +254,13 @@ def test_what_cannot_be_tried_is_refused(run):
     with pytest.raises(ValueError, match=r"nearest is 'clip_cov'"):
         run(["clip_cow"])
     with pytest.raises(ValueError, match=r"estimator.objective"):
-        run(["clip_cov"], "estimator.objective=sft", name="b")
+        run(["clip_cov"], "estimator.objective=sft")
 
 
 def test_the_frontier_is_what_nothing_beats():
     table = pd.DataFrame({"gained_delta_h": [1.0, 2.0, 0.5, 2.0], "gained_delta_j": [2, 1, 1, 1]})
     assert on_frontier(table) == [True, True, False, True]
     assert on_frontier(table[["gained_delta_h"]]) == [False, True, False, True]
-
-
-def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
-    config = tmp_path / "try.json"
-    config.write_text(json.dumps(settings(tiny, trial={"size": 32})))
-    asked = ["try", f"clip_cov,{W_REINFORCE}", str(config), "--out", str(tmp_path / "run")]
-    for override in SMALL:
-        asked += ["--set", override]
-    done = CliRunner().invoke(app, [*asked, "--details"])
-    assert done.exit_code == 0, done.output
-    assert "the whole step, momentum included" in done.output
-    assert "the gradient part alone" in done.output
-    assert (tmp_path / "run/measurements/try_step_4/trial.png").stat().st_size > 10_000
-    both = CliRunner().invoke(app, [*asked, "--strength", "1", "--change", "0.1"])
-    assert both.exit_code == 1
 
 
 def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
