@@ -19,6 +19,7 @@ from isentrope.nouns.vectors import axpy, dot, multiply
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import compute_step
 from tests import cases
+from tests.attribution.pairs import by_turns
 from tests.attribution.test_influence import (
     everything_weighted,
     require_closed_budget,
@@ -84,8 +85,7 @@ def test_the_gradient_of_the_step_has_both_terms(name):
     assert step.gradient_norm == pytest.approx(scale**0.5, rel=1e-9)
 
 
-@pytest.mark.parametrize("per", cases.PERS)
-@pytest.mark.parametrize("name", ["qwen2", "llama"])
+@pytest.mark.parametrize(("name", "per"), by_turns(["qwen2", "llama"]))
 def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, per):
     exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))

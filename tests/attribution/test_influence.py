@@ -25,6 +25,7 @@ from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.step import compute_step
 from tests import cases
+from tests.attribution.pairs import by_turns
 from tests.update.directions import sequence_directions
 
 METHODS = cases.METHODS
@@ -80,8 +81,7 @@ def attributed(E=None, *, tokens=True, reward=None, **options):
     return influence(policy, E, U, step, InfluenceOptions(**options), tokens=tokens, reward=reward)
 
 
-@pytest.mark.parametrize("per", cases.PERS)
-@pytest.mark.parametrize("name", LORA)
+@pytest.mark.parametrize(("name", "per"), by_turns(LORA))
 def test_influence_is_what_removing_a_sequence_takes_away(name, per):
     policy, E, U, step = setting(name)
     table = influence(policy, E, U, step, InfluenceOptions(per, groups=3))
@@ -141,8 +141,7 @@ def by_responses(name, exact, U, step, E=None, groups=1, per="sequence"):
     return influence(exact.policy, E, U, step, InfluenceOptions(per, groups=groups, **options))
 
 
-@pytest.mark.parametrize("per", cases.PERS)
-@pytest.mark.parametrize("name", cases.POLICIES)
+@pytest.mark.parametrize(("name", "per"), by_turns(cases.POLICIES))
 def test_influence_equals_the_oracle_where_the_weights_are_exact(name, per):
     exact, U, step = exact_setting(name)
     policy, table = exact.policy, by_responses(name, exact, U, step, per=per)

@@ -13,6 +13,7 @@ from isentrope.nouns.vectors import zeros
 from isentrope.oracle.plain import gradients
 from isentrope.update.step import compute_step
 from tests import cases
+from tests.attribution.pairs import by_turns
 from tests.estimators.test_paired import batch, rewards_of
 
 LENGTH = 3
@@ -58,8 +59,7 @@ def found(exact, step, prompts, per="token"):
     return ise.frontier(exact.policy, batch(exact, prompts, 5), step, EstimatorOptions(per))
 
 
-@pytest.mark.parametrize("per", cases.PERS)
-@pytest.mark.parametrize("name", ["table", "qwen2"])
+@pytest.mark.parametrize(("name", "per"), by_turns(["table", "qwen2"]))
 def test_every_number_is_the_enumerated_one_within_its_error(name, per):
     exact = cases.small_exact(name)
     _, step = step_of(exact, 16)

@@ -14,6 +14,7 @@ from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import axpy, multiply
 from tests import cases
 from tests.attribution.frontier.test_frontier import batch, enumerated, flat, step_of
+from tests.attribution.pairs import by_turns
 
 DIRECTIONS = 10_000
 
@@ -25,8 +26,7 @@ def edge_of(exact, step, prompts=3000):
     return Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
 
 
-@pytest.mark.parametrize("per", cases.PERS)
-@pytest.mark.parametrize("name", ["table", "qwen2"])
+@pytest.mark.parametrize(("name", "per"), by_turns(["table", "qwen2"]))
 def test_no_free_part_of_the_length_lies_outside_of_the_enumerated_ellipse(name, per):
     exact = cases.small_exact(name)
     _, step = step_of(exact, 16)
