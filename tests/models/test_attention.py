@@ -17,18 +17,10 @@ def blocks(monkeypatch):
     return lambda: monkeypatch.setattr(attention, "WEIGHTS_HELD", 40)
 
 
-def direction(policy):
-    generator = torch.Generator().manual_seed(1)
-    return {
-        n: torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        for n, p in policy.theta.items()
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_mode_in_blocks_is_that_of_the_whole(name, blocks):
     policy, E = cases.lora_policy(name), cases.ragged(6, seed=3)
-    v = direction(policy)
+    v = cases.direction(policy)
     whole = score_along(policy, E, v, 2)
     scores, *slopes = score_jvp(policy, E, [v, v])
     blocks()
@@ -82,5 +74,5 @@ def test_directions_of_a_pass_share_the_weights_that_are_held(make, blocks, monk
 
     monkeypatch.setattr(attention, "_queries_at_once", watched)
     blocks()
-    score_jvp(policy, E, [direction(policy)] * 3)
+    score_jvp(policy, E, [cases.direction(policy)] * 3)
     assert set(asked) == {3}
