@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 from tests.docs.pages import ROOT
 
-SHORT = [ROOT / "README.md", ROOT / "docs" / "start.md"]
+FIRST_PAGES = (
+    *("architecture", "collapse", "commands", "glossary", "index", "proofs", "report", "start"),
+    *("studies", "two_lines"),
+)
+SHORT = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in FIRST_PAGES)]
 """Pages whose sentences have at most `MAX_WORDS` words."""
 GENERATED = {"trl_settings.md"}
 """Pages that are made from the code."""
