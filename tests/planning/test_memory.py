@@ -149,8 +149,10 @@ def test_values_alone_hold_less_than_a_pass_that_goes_back(tmp_path):
 def test_scored_logits_are_those_of_a_chunk_of_the_vocabulary():
     model = cases.model("qwen2")
     vocabulary = model.config.vocab_size
-    assert memory.scored_logits(model, 10, vocabulary // 2, 8) == 3 * 8 * 10 * (vocabulary // 2)
-    assert memory.scored_logits(model, 10**9, 8192, 8) == 3 * 8 * LOGITS_HELD
+    assert memory.scored_logits(model, 10, vocabulary // 2, 8, LOGITS_HELD) == 3 * 8 * 10 * (
+        vocabulary // 2
+    )
+    assert memory.scored_logits(model, 10**9, 8192, 8, LOGITS_HELD) == 3 * 8 * LOGITS_HELD
 
 
 def test_tiles_of_logits_are_those_of_trl():

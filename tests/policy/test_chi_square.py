@@ -5,7 +5,7 @@ import torch
 
 from isentrope import score
 from isentrope.nouns.vectors import axpy
-from isentrope.policy import token_statistics
+from isentrope.policy import chi_square, token_statistics
 from isentrope.policy.chi_square import RowSampler, divergence_at_theta, score_moved
 from tests import cases
 
@@ -34,7 +34,8 @@ def naive(policy, rollouts, v, eta, temperature):
     [("qwen2", 1.0), ("qwen2", 0.8), ("llama", 0.8), ("table", 1.0), ("lora", 0.8)],
 )
 def test_moments_are_sums_over_the_whole_vocabulary(name, temperature, monkeypatch):
-    monkeypatch.setattr(token_statistics, "LOGITS_HELD", 24)  # two tokens at a time
+    monkeypatch.setattr(token_statistics, "LOGITS_HELD", 24)  # a few tokens at a time
+    monkeypatch.setattr(chi_square, "LOGITS_COMPARED", 12)
     policy = cases.lora_policy("qwen2") if name == "lora" else cases.policy(name, vocab_chunk=2)
     v = cases.direction(policy)
     batch = cases.exact("table").sample(5, 0) if name == "table" else cases.ragged()
@@ -46,6 +47,27 @@ def test_moments_are_sums_over_the_whole_vocabulary(name, temperature, monkeypat
     plain = score(policy, batch, policy.parameters_along(v, 0.3))
     torch.testing.assert_close(scores.logprobs, plain.logprobs)
     torch.testing.assert_close(scores.entropies, plain.entropies)
+
+
+@pytest.mark.parametrize("make", [cases.lora_policy, cases.policy])
+def test_several_rates_give_what_each_gives_alone(make):
+    policy, batch, rates = make("qwen2"), cases.ragged(), [0.1, 0.0, -0.3]
+    v = cases.direction(policy)
+    for eta, (scores, divergence) in zip(
+        rates, score_moved(policy, batch, v, rates, remainder=True), strict=True
+    ):
+        ((alone, moved),) = score_moved(policy, batch, v, [eta], remainder=True)
+        torch.testing.assert_close(scores.entropies, alone.entropies)
+        torch.testing.assert_close(divergence.jumps, moved.jumps)
+        torch.testing.assert_close(divergence.remainder, moved.remainder)
+
+
+def test_a_frozen_head_gives_the_reference_of_all_rates_once():
+    policy, batch = cases.lora_policy("qwen2"), cases.ragged()
+    calls = []
+    policy.head.register_forward_hook(lambda *_: calls.append(1))
+    score_moved(policy, batch, cases.direction(policy), [0.1, 0.2, 0.3])
+    assert len(calls) == 4
 
 
 def test_tiny_steps_keep_their_moments():

@@ -40,7 +40,7 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     Returns:
         (n, t) float64, 0 where the filter does not keep the token itself or there is none.
     """
-    rows = rows_held(policy.vocabulary)
+    rows = rows_held(policy.vocabulary, policy.device)
 
     def packed(batch: MicroBatch) -> list[Tensor]:
         hidden = policy.packed_hidden(batch)

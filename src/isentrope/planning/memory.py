@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.architecture import text_config
 from isentrope.models.precision import Precision
-from isentrope.policy.token_statistics import LOGITS_HELD
 
 
 class Alive(TorchDispatchMode):
@@ -185,7 +184,7 @@ def training_logits(model: Any, tokens: int) -> int:
     return COPIES * 4 * min(tokens, TILE[0]) * min(vocabulary, TILE[1])
 
 
-def scored_logits(model: Any, tokens: int, chunk: int, size: int) -> int:
+def scored_logits(model: Any, tokens: int, chunk: int, size: int, held: int) -> int:
     """Bytes of the logits that are held while so many tokens are scored.
 
     Args:
@@ -193,12 +192,13 @@ def scored_logits(model: Any, tokens: int, chunk: int, size: int) -> int:
         tokens: Tokens of a micro-batch.
         chunk: Vocabulary entries at a time (`sampling.vocab_chunk`).
         size: Bytes of a number of `precision.entropy_dtype`.
+        held: Logits that are held at once (`logits_held`).
 
     Returns:
         Bytes.
     """
     columns = min(text_config(language_model(model)).vocab_size, chunk)
-    return COPIES * size * min(tokens * columns, max(LOGITS_HELD, columns))
+    return COPIES * size * min(tokens * columns, max(held, columns))
 
 
 def autocast_copies(model: Any) -> int:

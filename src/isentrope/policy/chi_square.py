@@ -96,19 +96,23 @@ def score_moved(
     Returns:
         Scores and divergences, one pair per learning rate; None where a score is not finite.
     """
+    sampler = sampler or RowSampler(policy.temperature)
+    arguments = (policy.softmax, sampler.temperature, remainder)
     head = policy.head
-    if any(p.requires_grad for p in head.parameters()):
+    is_frozen = not any(p.requires_grad for p in head.parameters())
+    if not is_frozen:
         # the same module with the same tensors, which `functional_call` does not replace
         tensors = (*head.parameters(), *head.buffers())
         head = copy.deepcopy(head, {id(x): x for x in tensors})
-    sampler = sampler or RowSampler(policy.temperature)
 
     def packed(batch: MicroBatch) -> list[Tensor]:
         # given θ by name, as the moved policy is: the same passes, so equal up to rounding
-        hidden = policy.packed_hidden(batch, policy.theta)  # (m, d)
-        arguments = (policy.softmax, hidden, head, sampler.temperature, remainder)
+        drawn = Drawn(policy.packed_hidden(batch, policy.theta), head)
         points = (policy.parameters_along(direction, eta) for eta in etas)
-        return [policy.at(point, divergent_scores, batch, *arguments) for point in points]
+        if is_frozen:
+            moved = [policy.packed_hidden(batch, point) for point in points]
+            return policy.at(policy.theta, compare_hidden, batch, moved, drawn, *arguments)
+        return [policy.at(point, compare_at_point, batch, drawn, *arguments) for point in points]
 
     with torch.no_grad():
         columns_of_rates = collect_columns(policy, rollouts, packed)
@@ -142,27 +146,41 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler)
     return moved[1].jumps
 
 
+LOGITS_COMPARED = 2**18
+"""Logits compared at a time on a CPU, whose cache holds what is computed of them."""
+
 SERIES_BELOW = 0.03
 """|d| below which R(d) is taken from its series: e^d − 1 − d − d²/2 would cancel."""
 
 
-def divergent_scores(
+@dataclass(frozen=True)
+class Drawn:
+    """What gives the distributions π_s that the tokens of a micro-batch were drawn from.
+
+    Attributes:
+        hidden: (m, d) hidden states.
+        head: The output embedding.
+    """
+
+    hidden: Tensor
+    head: nn.Module
+
+
+def compare_at_point(
     scorer: Scorer,
     batch: MicroBatch,
+    drawn: Drawn,
     softmax: Softmax,
-    drawn_hidden: Tensor,
-    drawn_head: nn.Module,
     temperature: float,
     remainder: bool,
 ) -> Tensor:
-    """Scores of a micro-batch and how far they are from a reference, a few tokens at a time.
+    """Scores of a micro-batch at the scorer's own θ, and how far they are from a reference.
 
     Args:
         scorer: The model, at any θ.
         batch: Micro-batch on the model's device.
+        drawn: The reference.
         softmax: Of the logits.
-        drawn_hidden: (m, d) hidden states of the policy that the tokens were drawn from.
-        drawn_head: Its head.
         temperature: Temperature of the sampler.
         remainder: Whether to compute ρ too.
 
@@ -170,38 +188,74 @@ def divergent_scores(
         (m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4.
     """
     hidden = scorer.hidden(batch)
-    head = scorer.head
-    rows = rows_held(2 * text_config(scorer.lm).vocab_size)
-    parts: list[Tensor] = []
-    pieces = (torch.split(x, rows) for x in (hidden, drawn_hidden, batch.targets))
-    for moved, drawn, targets in zip(*pieces, strict=True):
-        logits = head(moved).to(softmax.dtype) / softmax.temperature
-        drawn_logits = drawn_head(drawn).to(softmax.dtype) / temperature
-        parts.append(compare_softmaxes(logits, drawn_logits, targets, remainder))
-    return torch.cat(parts)
+    (columns,) = compare_hidden(scorer, batch, [hidden], drawn, softmax, temperature, remainder)
+    return columns
 
 
-def compare_softmaxes(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -> Tensor:
+def compare_hidden(
+    scorer: Scorer,
+    batch: MicroBatch,
+    points: Sequence[Tensor],
+    drawn: Drawn,
+    softmax: Softmax,
+    temperature: float,
+    remainder: bool,
+) -> list[Tensor]:
+    """The same of several points whose output embedding is the scorer's, a few tokens at a time.
+
+    The logits of the reference are computed once for all points.
+
+    Args:
+        scorer: The model.
+        batch: Micro-batch on the model's device.
+        points: (m, d) hidden states, one tensor per point.
+        drawn: The reference.
+        softmax: Of the logits.
+        temperature: Temperature of the sampler.
+        remainder: Whether to compute ρ too.
+
+    Returns:
+        One tensor per point, as of `compare_at_point`.
+    """
+    vocabulary = int(text_config(scorer.lm).vocab_size)
+    rows = rows_held(vocabulary, scorer.device)
+    compared = max(1, LOGITS_COMPARED // vocabulary) if scorer.device.type == "cpu" else rows
+    columns: list[list[Tensor]] = [[] for _ in points]
+    for start in range(0, len(batch.targets), rows):
+        block = slice(start, start + rows)
+        drawn_logits = drawn.head(drawn.hidden[block]).split(compared)
+        moved_logits = [scorer.head(hidden[block]).split(compared) for hidden in points]
+        for k, targets in enumerate(torch.split(batch.targets[block], compared)):
+            log_p = (drawn_logits[k].to(softmax.dtype) / temperature).log_softmax(1)
+            p = log_p.exp()
+            for of_point, logits in zip(columns, moved_logits, strict=True):
+                scaled = logits[k].to(softmax.dtype) / softmax.temperature
+                of_point.append(compare_softmaxes(scaled, log_p, p, targets, remainder))
+    return [torch.cat(of_point) for of_point in columns]
+
+
+def compare_softmaxes(
+    logits: Tensor, log_p: Tensor, p: Tensor, targets: Tensor, remainder: bool
+) -> Tensor:
     """Scores under one softmax, and its distance from another one.
 
     Args:
-        moved: (m, v) logits of π' over its temperature.
-        drawn: (m, v) logits of π_s over its temperature.
+        logits: (m, v) logits of π' over its temperature.
+        log_p: (m, v) log π_s.
+        p: (m, v) π_s.
         targets: (m,) int64, the tokens that were drawn.
         remainder: Whether to compute ρ too.
 
     Returns:
         (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4; not finite where a ratio overflows.
     """
-    log_q = moved - moved.amax(1, keepdim=True)
+    log_q = logits - logits.amax(1, keepdim=True)
     q = log_q.exp()
     total = q.sum(1)
     log_total = total.log()
     entropy = log_total - (q * log_q).sum(1) / total
     s = log_q.gather(1, targets[:, None])[:, 0] - log_total
-    log_p = drawn.log_softmax(1)
     d = log_q.sub_(log_total[:, None]).sub_(log_p)
-    p = log_p.exp_()
     jump = d.expm1()
     columns = [s, entropy, *_average_powers(p, jump)]
     if remainder:

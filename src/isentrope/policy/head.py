@@ -164,7 +164,7 @@ def hidden_gradient(
     """
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
-        rows = rows_held(head.weight.shape[0])
+        rows = rows_held(head.weight.shape[0], hidden.device)
         for start in range(0, len(hidden), rows):
             block = slice(start, start + rows)
             logits = nn.functional.linear(hidden[block], head.weight, head.bias)

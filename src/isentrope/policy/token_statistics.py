@@ -26,10 +26,18 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils.checkpoint import checkpoint
 
 from isentrope.models.architecture import ScaledHead
+from isentrope.system.memory import capacity
 from isentrope.system.one_line import one_line, plural
 
-LOGITS_HELD = 2**23
-"""Largest number of logits held at once, for any number of tokens and any vocabulary."""
+LOGITS_HELD = 2**21
+"""Logits held at once on a CPU, for any number of tokens and any vocabulary: 16 MiB in float64,
+which glibc keeps when they are freed. Blocks of twice as many are mapped anew, page by page."""
+
+LOGITS_OF_A_CARD = 2**26
+"""Logits held at once on a card, at most: more of them take no fewer kernels."""
+
+BYTES_PER_LOGIT_HELD = 1024
+"""Bytes of a card's memory for each: what is computed of a logit takes a tenth of them."""
 
 
 class Softmax(NamedTuple):
@@ -46,9 +54,25 @@ class Softmax(NamedTuple):
     dtype: torch.dtype
 
 
-def rows_held(columns: int) -> int:
-    """Tokens whose logits are held at once, of so many vocabulary entries; one at least."""
-    return max(1, LOGITS_HELD // columns)
+def logits_held(memory: int | None) -> int:
+    """Logits held at once: a card waits for its host where they are few, a CPU does not.
+
+    Args:
+        memory: Bytes of the card's memory, used ones included, so that its load does not change
+            how sums are rounded; None for a CPU.
+
+    Returns:
+        A power of two.
+    """
+    if memory is None:
+        return LOGITS_HELD
+    fitting = 2 ** max(0, (memory // BYTES_PER_LOGIT_HELD).bit_length() - 1)
+    return min(LOGITS_OF_A_CARD, max(LOGITS_HELD, fitting))
+
+
+def rows_held(columns: int, device: torch.device) -> int:
+    """Tokens whose logits are held at once on a device, of so many entries; one at least."""
+    return max(1, logits_held(capacity(device)) // columns)
 
 
 class NotFiniteError(ValueError):
@@ -147,7 +171,9 @@ def token_statistics(
         columns = head.vocabulary
     elif type(head) is nn.Linear:
         columns = min(columns, head.weight.shape[0])
-    rows = rows_held(columns)
+    # a graph over several chunks of the vocabulary keeps them all, until it is gone
+    rows = LOGITS_HELD // columns if hidden.requires_grad else rows_held(columns, hidden.device)
+    rows = max(1, rows)
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, softmax, variances)

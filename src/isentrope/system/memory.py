@@ -86,6 +86,13 @@ def free_memory(device: str | torch.device) -> int:
     return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def capacity(device: torch.device) -> int | None:
+    """Bytes of a card's memory, free or not; None of a CPU."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 CONTEXT = 500 * 2**20
 """Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
 

@@ -28,7 +28,7 @@ from isentrope.planning.memory import (
     weights_held,
 )
 from isentrope.planning.plan import DoesNotFitError, PassesOver, Plan
-from isentrope.policy.token_statistics import LOGITS_HELD
+from isentrope.policy.token_statistics import LOGITS_HELD, LOGITS_OF_A_CARD, logits_held
 from isentrope.results.verbs import VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.log import log
@@ -70,7 +70,9 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     room = _require_least(verb, name, terms, memory, libraries_bytes(where.device_map))
     sampling = config.sampling
     size = SIZES.get(config.precision.measuring.runtime_dtype, 4)
-    if coarse_bytes(model, sampling.max_tokens, PROMPT + sampling.max_new_tokens, size) > room:
+    logits = LOGITS_HELD if where.device_map == "cpu" else LOGITS_OF_A_CARD
+    longest = PROMPT + sampling.max_new_tokens
+    if coarse_bytes(model, sampling.max_tokens, longest, size, logits) > room:
         counting = counting_of(verb, config, model)
         _warn(plan_verb(verb, name, path, counting, model, terms, memory))
 
@@ -104,12 +106,13 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     libraries = libraries_bytes(device)
     terms = weights_held(model, precision)
     room = _require_least("evaluate", name, terms, memory, libraries)
-    holding = Holding(sampling, precision, model)
+    logits = logits_held(None if device == "cpu" else memory)
+    holding = Holding(sampling, precision, model, logits)
     responses = config.evaluation.chunk_prompts * max(config.evaluation.samples.values())
     kept = RESIDENT if device == "cpu" else 1.0
     drawing = PassesOver("drawing", "E", responses, "evaluate")
     tokens = min(sampling.max_tokens, responses * holding.length)
-    coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize)
+    coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize, logits)
     coarse += int(kept * holding.of_part(drawing).bytes)
     if coarse > room:
         scoring = PassesOver("scores", "E", responses, "evaluate", forward=1)
@@ -134,7 +137,8 @@ def warn_of_training(config: TrainConfig | SftConfig, verb: str, model: Any, dev
     least = sum(held_in_training(model).values()) + libraries_bytes(device)
     number, length = update_size(config, model)
     size = next(model.parameters()).element_size()
-    if coarse_bytes(model, number * length, length, size) <= memory - least:
+    logits = LOGITS_HELD if device == "cpu" else LOGITS_OF_A_CARD
+    if coarse_bytes(model, number * length, length, size, logits) <= memory - least:
         return
     try:
         planned = plan_steps(config, "", verb, untrained(config.model), memory)
@@ -189,7 +193,7 @@ def held_by_verb(verb: str, config: MeasureConfig, model: Any, memory: int) -> d
     return held(model, precision, storage, groups, sides)
 
 
-def coarse_bytes(model: Any, tokens: int, length: int, size: int) -> int:
+def coarse_bytes(model: Any, tokens: int, length: int, size: int, at_once: int) -> int:
     """Bytes that no pass of a micro-batch exceeds, by the widths of layers alone.
 
     Args:
@@ -197,6 +201,7 @@ def coarse_bytes(model: Any, tokens: int, length: int, size: int) -> int:
         tokens: Of the micro-batch.
         length: Tokens of a sequence.
         size: Bytes of a number.
+        at_once: Logits that are held at once (`logits_held`).
 
     Returns:
         Bytes, the logits of TRL and those of scores included.
@@ -207,7 +212,7 @@ def coarse_bytes(model: Any, tokens: int, length: int, size: int) -> int:
     shapes = text_config(model)
     heads = getattr(shapes, "num_attention_heads", None) or 1
     scores = 2 * shapes.num_hidden_layers * heads
-    logits = COPIES * 8 * max(LOGITS_HELD, min(tokens, TILE[0]) * TILE[1])
+    logits = COPIES * 8 * max(at_once, min(tokens, TILE[0]) * TILE[1])
     return COARSE * size * tokens * (widths + scores * length) + logits
 
 

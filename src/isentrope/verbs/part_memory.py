@@ -24,6 +24,7 @@ from isentrope.planning.memory import (
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
 from isentrope.policy.short_memory import tokens_in
+from isentrope.policy.token_statistics import logits_held
 from isentrope.results.verbs import VERBS
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens
@@ -80,7 +81,12 @@ class Holding:
     """Computes what the parts of a measuring verb hold."""
 
     def __init__(
-        self, sampling: SamplingConfig, precision: Precision, model: Any, prompt: int = PROMPT
+        self,
+        sampling: SamplingConfig,
+        precision: Precision,
+        model: Any,
+        held: int,
+        prompt: int = PROMPT,
     ) -> None:
         """Take the sizes of micro-batches from the settings of sampling.
 
@@ -88,9 +94,11 @@ class Holding:
             sampling: How responses are drawn and scored.
             precision: Precision of the measurement.
             model: The model on the device meta, in the type of the measurement.
+            held: Logits that are held at once (`logits_held`).
             prompt: Tokens of a prompt.
         """
         self._prompt = prompt
+        self._held = held
         self._sampling = sampling
         self._model = model
         self._config = text_config(language_model(model))
@@ -157,7 +165,8 @@ class Holding:
     def _logits(self, sequences: int) -> dict[str, int]:
         chunk = self._sampling.vocab_chunk
         tokens = sequences * self._sampling.max_new_tokens
-        return {"logits": scored_logits(self._model, tokens, chunk, self._softmax_size)}
+        size = self._softmax_size
+        return {"logits": scored_logits(self._model, tokens, chunk, size, self._held)}
 
 
 def length_of(config: Any, prompt: int, response: int) -> int:
@@ -194,13 +203,15 @@ def plan_verb(
     precision = config.precision.measuring
     sampling = config.sampling
     kept = RESIDENT
+    card = None
     if config.checkpoint.device_map != "cpu":
+        card = memory
         kept = 1.0
         loaded = 4 * sum(p.numel() for p in model.parameters())
         half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
         fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
         sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
-    holding = Holding(sampling, precision, model, prompt or PROMPT)
+    holding = Holding(sampling, precision, model, logits_held(card), prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
     return Plan(

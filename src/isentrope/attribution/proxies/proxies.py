@@ -89,7 +89,7 @@ def mean_discriminators(policy: Policy, rollouts: Rollouts) -> Tensor:
     Returns:
         (n, t) float64, nats; 0 where there is no token.
     """
-    rows = rows_held(policy.vocabulary)
+    rows = rows_held(policy.vocabulary, policy.device)
 
     def packed(batch: MicroBatch) -> list[Tensor]:
         means = list[Tensor]()
