@@ -54,25 +54,24 @@ class Softmax(NamedTuple):
     dtype: torch.dtype
 
 
-def logits_held(memory: int | None) -> int:
-    """Logits held at once: a card waits for its host where they are few, a CPU does not.
+def logits_held(memory: int) -> int:
+    """Logits held at once on a card, which waits for its host where they are few.
 
     Args:
         memory: Bytes of the card's memory, used ones included, so that its load does not change
-            how sums are rounded; None for a CPU.
+            how sums are rounded.
 
     Returns:
         A power of two.
     """
-    if memory is None:
-        return LOGITS_HELD
     fitting = 2 ** max(0, (memory // BYTES_PER_LOGIT_HELD).bit_length() - 1)
     return min(LOGITS_OF_A_CARD, max(LOGITS_HELD, fitting))
 
 
 def rows_held(columns: int, device: torch.device) -> int:
     """Tokens whose logits are held at once on a device, of so many entries; one at least."""
-    return max(1, logits_held(capacity(device)) // columns)
+    held = LOGITS_HELD if device.type == "cpu" else logits_held(capacity(device))
+    return max(1, held // columns)
 
 
 class NotFiniteError(ValueError):

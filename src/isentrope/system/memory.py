@@ -86,10 +86,8 @@ def free_memory(device: str | torch.device) -> int:
     return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def capacity(device: torch.device) -> int | None:
-    """Bytes of a card's memory, free or not; None of a CPU."""
-    if device.type != "cuda":
-        return None
+def capacity(device: torch.device) -> int:
+    """Bytes of a card's memory, free or not."""
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 

@@ -106,7 +106,7 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     libraries = libraries_bytes(device)
     terms = weights_held(model, precision)
     room = _require_least("evaluate", name, terms, memory, libraries)
-    logits = logits_held(None if device == "cpu" else memory)
+    logits = LOGITS_HELD if device == "cpu" else logits_held(memory)
     holding = Holding(sampling, precision, model, logits)
     responses = config.evaluation.chunk_prompts * max(config.evaluation.samples.values())
     kept = RESIDENT if device == "cpu" else 1.0

@@ -24,7 +24,7 @@ from isentrope.planning.memory import (
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
 from isentrope.policy.short_memory import tokens_in
-from isentrope.policy.token_statistics import logits_held
+from isentrope.policy.token_statistics import LOGITS_HELD, logits_held
 from isentrope.results.verbs import VERBS
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens
@@ -203,15 +203,15 @@ def plan_verb(
     precision = config.precision.measuring
     sampling = config.sampling
     kept = RESIDENT
-    card = None
+    logits = LOGITS_HELD
     if config.checkpoint.device_map != "cpu":
-        card = memory
+        logits = logits_held(memory)
         kept = 1.0
         loaded = 4 * sum(p.numel() for p in model.parameters())
         half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
         fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
         sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
-    holding = Holding(sampling, precision, model, logits_held(card), prompt or PROMPT)
+    holding = Holding(sampling, precision, model, logits, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
     return Plan(
