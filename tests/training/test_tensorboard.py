@@ -6,7 +6,7 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig
-from isentrope.verbs import sft
+from isentrope.verbs.sft import resume_sft, sft
 from isentrope.verbs.train import resume
 from tests.adapters import save_base_model
 from tests.training import runs
@@ -40,8 +40,8 @@ def test_steps_that_a_resumed_fine_tuning_takes_again_stand_once(tmp_path):
         "fine_tuning": {"steps": 4, "batch_size": 6, "save_every": 2},
         "output": {"directory": str(tmp_path / "run"), "report_to": ["tensorboard"]},
     }
-    sft.sft(load_config(content, (), SftConfig))
+    sft(load_config(content, (), SftConfig))
     for name in ("model", "training_state/step_4"):
         shutil.rmtree(tmp_path / "run" / name)
-    sft.resume_sft(tmp_path / "run")
+    resume_sft(tmp_path / "run")
     assert steps(tmp_path / "run", "train/loss") == [1, 2, 3, 4]

@@ -14,7 +14,7 @@ from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.estimators.price import Price, Spent
 from isentrope.training.run_files import RunFiles
-from isentrope.verbs.prepare_training import prepare_training
+from isentrope.verbs import prepare_training
 from tests.training import runs
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_]+)*")
@@ -41,7 +41,7 @@ def logged(tmp_path_factory):
         "control": {"name": "budget", "target": {"kind": "hold"}, "options": {"size": 16}},
     }
     config = load_config(runs.settings(folder, **sections), root=TrainConfig)
-    trainer = prepare_training(config, RunFiles(folder))
+    trainer = prepare_training.prepare_training(config, RunFiles(folder))
     tracker = Tracker()
     trainer.add_callback(tracker)
     trainer.train()

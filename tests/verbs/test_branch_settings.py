@@ -4,12 +4,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.config.io import all_keys
 from isentrope.config.train import TrainConfig
 from isentrope.run.resuming import FIXED
-from isentrope.system.file_contents import read_tensors
 from isentrope.verbs.train import branch
 from tests.training import runs
 from tests.verbs.branch_effects import FILES, PARTS, REFUSED, STEPS
@@ -58,7 +58,7 @@ def observe(parent, folder, changes):
     new = begin(parent, folder, changes)
     lines = (new / "logs" / "metrics.jsonl").read_text().splitlines()[2:]
     end = sorted((new / "training_state").glob("step_*"))[-1]
-    weights = read_tensors(end / "adapter_model.safetensors")
+    weights = load_file(end / "adapter_model.safetensors")
     return lines, weights, {str(path.relative_to(new)) for path in new.rglob("*")}
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from isentrope import MeasureResult, Result
+from isentrope import MeasureResult, Policy, Result
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
@@ -14,6 +14,7 @@ from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.reports.read_run import read_run
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
+from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.verbs.train import branch, resume
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
@@ -134,9 +135,6 @@ def test_states_of_another_step_are_refused_after_a_manifest_made_anew(run, file
 
 
 def test_an_optimizer_that_began_anew_elsewhere_is_no_fault(run):
-    from isentrope.policy.language_model import Policy
-    from isentrope.update.optimizer_state import load_optimizer_state
-
     folder = as_made_elsewhere(at(run, 3))
     shutil.copy(at(run, 2) / "optimizer.pt", folder)
     policy = Policy.from_checkpoint(folder, temperature=1.0)
