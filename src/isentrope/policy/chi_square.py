@@ -107,7 +107,7 @@ def score_moved(
 
     def packed(batch: MicroBatch) -> list[Tensor]:
         # given θ by name, as the moved policy is: the same passes, so equal up to rounding
-        drawn = Drawn(policy.packed_hidden(batch, policy.theta), head)
+        drawn = Reference(policy.packed_hidden(batch, policy.theta), head)
         points = (policy.parameters_along(direction, eta) for eta in etas)
         if is_frozen:
             moved = [policy.packed_hidden(batch, point) for point in points]
@@ -154,7 +154,7 @@ SERIES_BELOW = 0.03
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Reference:
     """What gives the distributions π_s that the tokens of a micro-batch were drawn from.
 
     Attributes:
@@ -169,7 +169,7 @@ class Drawn:
 def compare_at_point(
     scorer: Scorer,
     batch: MicroBatch,
-    drawn: Drawn,
+    drawn: Reference,
     softmax: Softmax,
     temperature: float,
     remainder: bool,
@@ -196,7 +196,7 @@ def compare_hidden(
     scorer: Scorer,
     batch: MicroBatch,
     points: Sequence[Tensor],
-    drawn: Drawn,
+    drawn: Reference,
     softmax: Softmax,
     temperature: float,
     remainder: bool,
