@@ -5,15 +5,18 @@ import shlex
 import shutil
 
 import pytest
+import torch
+import trl
 import yaml
 
 import isentrope as ise
 from isentrope.cli.commands import COMMANDS
 from tests import command_line
-from tests.tiny_checkpoint import PROMPTS, write_prompts
+from tests.tiny_checkpoint import PROMPTS, REWARD, write_prompts
 
 MEASURING = {verb.name: verb for verb in COMMANDS if hasattr(verb, "analyse")}
 HALVES = {"test_share": 0.5}
+BY_REFERENCE = ["prompts"]
 SMALL = {
     "batch_config.B_E": 64,
     "batch_config.B_U": 3,
@@ -36,6 +39,17 @@ def sets(**more):
 
 def given(folder):
     return ["--prompts", folder / "prompts.jsonl", "--reward", f"{folder / 'rewards.py'}:reward"]
+
+
+def logged_by_trl(folder, *names, **options):
+    """A TRL checkpoint, whose log has the rewards of these functions."""
+    (folder / "step_4" / "contract.json").unlink(missing_ok=True)
+    usual = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 4}
+    usual["max_completion_length"] = 3
+    arguments = trl.GRPOConfig(output_dir=str(folder), **usual | options)
+    torch.save(arguments, folder / "step_4" / "training_args.bin")
+    log = {"log_history": [{f"rewards/{name}/mean": 0.5 for name in names}]}
+    (folder / "step_4" / "trainer_state.json").write_text(json.dumps(log))
 
 
 def numbers(folder):
@@ -100,7 +114,7 @@ def test_prompts_beside_a_recorded_batch_are_those_of_entropy_alone(recorded, tm
 def test_fresh_batches_are_drawn_where_repeats_or_another_size_are_wanted(recorded):
     verb = MEASURING["measure"]
     words = {"config": str(recorded / "step_4"), "prompts": str(recorded / "prompts.jsonl")}
-    words["reward"] = f"{recorded / 'rewards.py'}:reward"
+    words["reward"] = [f"{recorded / 'rewards.py'}:reward"]
     for option in ({"repeats": 2}, {"settings": ["batch_config.B_U=32"]}):
         config = verb(**words, **option).configuration()
         assert (config.batch_config.U_file, config.estimator.objective) == (None, "dr_grpo")
@@ -114,7 +128,7 @@ def test_a_contract_says_which_prompts_were_held_out(own):
     assert (batch.dataset_name, batch.E_split, batch.U_split) == ("addition", "test", "train")
     assert (batch.B_U, batch.dataset_options) == (5, {"digits": 1})
     prompts = str(own / "prompts.jsonl")
-    named = MEASURING["measure"](config=str(own / "step_4"), prompts=prompts, reward="prompts")
+    named = MEASURING["measure"](config=str(own / "step_4"), prompts=prompts, reward=BY_REFERENCE)
     batch = named.configuration().batch_config
     assert (batch.B_U, batch.dataset_path, batch.dataset_options) == (5, prompts, HALVES)
 
@@ -123,7 +137,9 @@ def test_of_several_checkpoints_no_batch_is_the_recorded_one(recorded):
     shutil.copytree(recorded / "step_4", recorded / "run" / "step_4")
     shutil.copytree(recorded / "step_4", recorded / "run" / "step_8")
     prompts = str(recorded / "prompts.jsonl")
-    command = MEASURING["measure"](config=str(recorded / "run"), prompts=prompts, reward="prompts")
+    command = MEASURING["measure"](
+        config=str(recorded / "run"), prompts=prompts, reward=BY_REFERENCE
+    )
     config = command.configuration()
     assert config.checkpoint.checkpoint_path == str(recorded / "run")
     assert (config.batch_config.U_file, config.batch_config.dataset_options) == (None, HALVES)
@@ -204,3 +220,27 @@ def test_a_message_that_names_a_setting_says_how_it_is_given_here(own):
         "Give --set estimator.single_eta=1e-4.",
     ):
         assert verb.sentence_of(ValueError(sentence)) == sentence
+
+
+def test_every_reward_that_is_given_counts_by_any_road(own, tmp_path):
+    file = own / "rewards.py"
+    file.write_text(REWARD + "def none(response, reference):\n    return -float(len(response))\n")
+    logged_by_trl(own, "reward", "none", reward_weights=[1.0, 0.5])
+    prompts = ["--prompts", own / "prompts.jsonl"]
+    both = [word for name in ("reward", "none") for word in ("--reward", f"{file}:{name}")]
+    names = f"[{file}:reward, {file}:none]"
+    roads = {
+        "options": both,
+        "reversed": [*both[2:], *both[:2]],
+        "task": ["--set", f"batch_config.task={names}"],
+        "key": ["--set", f"batch_config.dataset_name={names}", *both[:2]],
+    }
+    found = {}
+    for road, words in roads.items():
+        words = [*prompts, *words, *sets(analysis__reward="true"), "--out", tmp_path / road]
+        code, text, _ = call("measure", own / "step_4", *words)
+        assert code == 0, text
+        found[road] = numbers(tmp_path / road)["reward"]
+    assert all(reward == found["options"] for reward in found.values())
+    one, message, _ = call("measure", own / "step_4", *prompts, *both[:2], *sets())
+    assert (one, "give all 2 reward functions of training" in message) == (1, True)

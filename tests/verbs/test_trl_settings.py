@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isentrope import Rollouts
-from tests.verbs.as_trained import logged, refused, settled, with_arguments
+from tests.verbs.as_trained import contract, logged, refused, settled, with_arguments
 
 trl = pytest.importorskip("trl")
 
@@ -103,7 +103,7 @@ TASK_WEIGHTS = "batch_config.dataset_options={{weights: {}}}"
     ("weights", "overrides", "words"),
     [
         ([1.0, 1.0], [], ""),
-        ([1.0, 0.5], [], "set batch_config.dataset_options.weights to [1.0, 0.5]"),
+        ([1.0, 0.5], [], "give all 2 reward functions of training"),
         ([1.0, 0.5], [TASK_WEIGHTS.format("[1, 0.5]")], ""),
         ([1.0, 0.5], [TASK_WEIGHTS.format("[0.5, 1]")], "reward_weights"),
         ([1.0, 0.5], [TASK_WEIGHTS.format("[1]")], "reward_weights"),
@@ -202,3 +202,49 @@ def test_completions_of_another_step_are_refused(trained):
     (trained / "U.jsonl").write_text(json.dumps(row))
     of_4 = f"batch_config.U_file={trained}/U.jsonl"
     assert "the batch of the step to 4" in refused(trained, of_4)
+
+
+def rewarded_by(folder, *names, **options):
+    """A TRL checkpoint whose log has the rewards of these functions."""
+    with_arguments(folder, per_device_train_batch_size=8, **options)
+    entry = {f"rewards/{name}/{part}": 0.5 for name in names for part in ("mean", "std")}
+    log = {"global_step": 4, "log_history": [{"loss": 0.1}, entry | {"reward": 1.0}]}
+    (folder / "step_4" / "trainer_state.json").write_text(json.dumps(log))
+
+
+def given(*names):
+    """The override that gives reward functions."""
+    return f"batch_config.dataset_name={', '.join(f'rewards.py:{name}' for name in names)}"
+
+
+def test_all_functions_of_training_have_its_weights_in_whatever_order_they_are_given(trained):
+    rewarded_by(trained, "right", "short", reward_weights=[1.0, 0.5])
+    for names, weights in ((("right", "short"), [1.0, 0.5]), (("short", "right"), [0.5, 1.0])):
+        config, found = settled(trained, given(*names))
+        assert config.batch_config.dataset_options["weights"] == weights
+        assert found.origins["batch_config.dataset_options.weights"].source == "training_args.bin"
+        assert (found.obstacles, refused(trained, given(*names))) == ((), "")
+    reverse = given("short", "right")
+    assert refused(trained, reverse, "batch_config.dataset_options={weights: [0.5, 1]}") == ""
+    other = refused(trained, reverse, "batch_config.dataset_options={weights: [1, 0.5]}")
+    assert "reward_weights" in other
+    assert "give all 2 reward functions" in refused(trained, given("right"))
+
+
+def test_a_missing_reward_function_is_refused_and_one_of_another_name_is_noted(trained, tmp_path):
+    rewarded_by(trained, "right", "short")
+    assert refused(trained, given("right", "short")) == ""
+    message = refused(trained, given("right"))
+    assert "training had the reward functions right, short" in message
+    assert "short is missing" in message
+    ignored = "estimator.ignore_training_settings=[reward_funcs]"
+    assert refused(trained, given("right"), ignored) == ""
+    _, found = settled(trained, given("total"))
+    assert not found.obstacles
+    assert "called right, short (trainer_state.json), and those given here total" in found.notes[-1]
+    recorded = ("estimator.objective=recorded", f"batch_config.U_file={tmp_path}/U.jsonl")
+    _, found = settled(trained, given("right"), *recorded)
+    assert not found.obstacles  # its step is training's whole; ΔJ is of one function
+    assert "those given here right" in found.notes[-1]
+    contract(trained)  # of `isentrope train`, which names its task
+    assert not settled(trained, given("right"))[1].obstacles

@@ -10,7 +10,7 @@ where a checkpoint is settled (`settle`), as for a configuration that leaves the
 tensors is imported here, so that what is missing is said at once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from csv import reader
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ FolderSections = dict[str, dict[str, Any]]
 def folder_settings(
     folder: str,
     prompts: str | None = None,
-    reward: str | None = None,
+    reward: Sequence[str] = (),
     overrides: Iterable[str] = (),
 ) -> FolderSections:
     """The sections of a configuration for a checkpoint folder, before overrides.
@@ -52,7 +52,7 @@ def folder_settings(
     Args:
         folder: A checkpoint, or a folder of checkpoints.
         prompts: File of prompts; None for those that training left.
-        reward: "file.py:name" of a reward function, or a task by name; None for training's.
+        reward: "file.py:name" of each reward function, or a task by name; none for training's.
         overrides: Settings that will win, each "section.key=value".
 
     Returns:
@@ -63,7 +63,8 @@ def folder_settings(
         ConfigError: If the reward is no name of a task, or a setting names other checkpoints.
     """
     chosen = {key_of(override) for override in overrides}
-    _require_known(folder, prompts, reward, chosen)
+    task = ", ".join(reward) or None
+    _require_known(folder, prompts, task, chosen)
     with verification(False):  # the work itself verifies what it reads
         checkpoints = checkpoint_folders(folder)
         training = _read_training(checkpoints[0])
@@ -72,14 +73,14 @@ def folder_settings(
             record = _find_record(checkpoints[0])
     batch: dict[str, Any] = {}
     analysis: dict[str, Any] = {}
-    if prompts is not None or reward is not None:
+    if prompts is not None or task is not None:
         batch = {name: training[name] for name in (*PROMPT_SETTINGS, "B_U") if name in training}
-        batch["dataset_name"] = reward or _BY_REFERENCE
+        batch["dataset_name"] = task or _BY_REFERENCE
         if prompts is not None:
             batch["dataset_path"] = prompts
     elif training:
         batch = dict(training)
-    rewarded = reward is not None or batch.get("dataset_name", _BY_REFERENCE) != _BY_REFERENCE
+    rewarded = task is not None or batch.get("dataset_name", _BY_REFERENCE) != _BY_REFERENCE
     if not rewarded:
         analysis["reward"] = False
     sections: FolderSections = {"checkpoint": {"checkpoint_path": folder}, "batch_config": batch}
@@ -89,7 +90,7 @@ def folder_settings(
         batch["U_file"] = str(record)
         sections["estimator"] = {"objective": "recorded"}
         if prompts is None and not training and "batch_config.E_file" not in chosen:
-            batch |= _prompts_of_record(record, reward)
+            batch |= _prompts_of_record(record, task)
             analysis["overlap"] = "independent"  # equal responses are chance
     elif prompts is not None and not chosen & _OTHER_DATA and _has_no_splits(batch["dataset_name"]):
         batch["dataset_options"] = {"test_share": 0.5}

@@ -14,7 +14,9 @@ from typing import Any
 from isentrope.checkpoint.facts import CheckpointFacts
 from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.in_force import ASSUMED, Origin, SettingsInForce
+from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.fields import TRAINING_KEYS
+from isentrope.checkpoint.infer.reward_functions import RewardFunctions, logged_functions
 from isentrope.checkpoint.infer.settings import (
     GivenBatch,
     Obstacle,
@@ -27,9 +29,11 @@ from isentrope.checkpoint.infer.step import Use
 from isentrope.checkpoint.infer.unshown import notes_on_arguments
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.nouns.choices import ADVANTAGES_OF, RECORDED, SFT
+from isentrope.sampling.tasks.names import function_names
 
 _SECTIONS = ("sampling", "batch_config", "estimator")
 _OBJECTIVE = "estimator.objective"
+_OPTIONS = "batch_config.dataset_options"
 _NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
 """Keys whose null leaves the value to others."""
 _NEEDED = {
@@ -39,7 +43,10 @@ _NEEDED = {
 
 
 def settle(
-    checkpoint: CheckpointFacts, config: MeasureConfig, batch: GivenBatch | None = None
+    checkpoint: CheckpointFacts,
+    config: MeasureConfig,
+    batch: GivenBatch | None = None,
+    reward_names: tuple[str, ...] = (),
 ) -> SettingsInForce:
     """Compare settings with training's, and fill in those that are not set.
 
@@ -47,6 +54,7 @@ def settle(
         checkpoint: The checkpoint.
         config: The settings.
         batch: U, where it is in memory; None: as the configuration says.
+        reward_names: Names of reward functions in memory; empty: as the configuration says.
 
     Returns:
         What is in force; nothing is refused yet.
@@ -61,13 +69,14 @@ def settle(
     if uncontrolled is not None:
         training = checkpoint.settings_without_control(uncontrolled)
     objective, obstacles = _choose_objective(values, training, chosen, batch)
+    functions = reward_functions(checkpoint, config.batch_config, reward_names)
     use = Use(
         objective,
         off_policy=config.estimator.off_policy,
         own_advantages=batch.has_advantages,
         entropy_weights=batch.has_entropy_weights,
         rounding=config.precision.updating.rounding,
-        reward_weights=() if batch.has_rewards else _read_reward_weights(config.batch_config),
+        reward_weights=() if batch.has_rewards else functions.summed_by,
     )
     sampled = batch.drawn or config.batch_config.E_file is None
     acting, assumed = _find_acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
@@ -96,16 +105,40 @@ def settle(
             origins[key] = Origin(values[key], "default")
     obstacles += _find_obstacles(checkpoint, use)
     notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
+    if functions.trained:
+        computed = not (objective in _NEEDED or batch.has_rewards or batch.has_advantages)
+        missing, note = functions.compare(obstacles, computed, computed or config.analysis.reward)
+        obstacles += missing
+        notes += note
+    if functions.trained_weights and (weights := functions.trained_weights_in_order):
+        filled[_OPTIONS] = {**config.batch_config.dataset_options, "weights": weights}
+        origins[f"{_OPTIONS}.weights"] = Origin(weights, TRAINING_ARGS, weights)
     in_force = _fill(config, filled)
     return SettingsInForce(in_force, origins, tuple(obstacles), tuple(notes))
 
 
-def _read_reward_weights(data: BatchConfig) -> tuple[float, ...]:
-    """Weights of the reward functions of U's task; empty where none are set."""
-    if data.U_dataset_name not in (None, data.dataset_name):
-        return ()  # the options are those of E's task
-    weights = data.dataset_options.get("weights")
-    return tuple(weights) if isinstance(weights, list) else ()
+def reward_functions(
+    checkpoint: CheckpointFacts, data: BatchConfig, names: tuple[str, ...] = ()
+) -> RewardFunctions:
+    """The reward functions of U beside training's, as far as names and files tell them.
+
+    Args:
+        checkpoint: The checkpoint; a contract of `isentrope train` names the task itself.
+        data: Where the task of U is named.
+        names: Of functions in memory; empty for those that the configuration names.
+
+    Returns:
+        The functions.
+    """
+    shared = data.U_dataset_name in (None, data.dataset_name)  # else the options are of E's task
+    weights = data.dataset_options.get("weights") if shared else None
+    chosen = tuple(weights) if isinstance(weights, list) else ()
+    names = names or function_names(data.U_dataset_name or data.dataset_name)
+    if not names or checkpoint.contract or checkpoint.arguments is None:
+        return RewardFunctions(names, chosen)
+    trained_weights = checkpoint.argument_fields.get("reward_weights") if shared else None
+    trained = logged_functions(checkpoint.files.trainer_state)
+    return RewardFunctions(names, chosen, trained, tuple(trained_weights or ()))
 
 
 def _read_sections(config: MeasureConfig) -> tuple[dict[str, Any], set[str]]:

@@ -86,8 +86,8 @@ class CheckCommand(Checked, Changeable):
             no_verify = ["--no-verify"] if self.no_verify else []
             return command_line(MEASURE.name, self.write, *no_verify)
         words = [MEASURE.name, self.config]
-        for option, value in {"--prompts": self.prompts, "--reward": self.reward}.items():
-            words += [] if value is None else [option, value]
+        words += [] if self.prompts is None else ["--prompts", self.prompts]
+        words += [word for name in self.reward or () for word in ("--reward", name)]
         options = [word for setting in self.settings or () for word in ("--set", setting)]
         if self.folder is not None:
             options += ["--out", self.folder]
@@ -97,7 +97,7 @@ class CheckCommand(Checked, Changeable):
             super().configuration()
         except ValueError:
             words += ["--prompts", "FILE"] if self.prompts is None else []
-            words += ["--reward", "FILE.py:NAME"] if self.reward is None else []
+            words += [] if self.reward else ["--reward", "FILE.py:NAME"]
             line = command_line(*words, *options)
             return f"{line}, with the prompts and the reward function of training"
         return command_line(*words, *options)

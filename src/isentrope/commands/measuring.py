@@ -47,8 +47,11 @@ class OnFolder(Configured):
         Option(metavar="FILE", help="Prompts for a folder: jsonl, parquet or csv."),
     ] = None
     reward: Annotated[
-        str | None,
-        Option(metavar="FILE.py:NAME", help="Reward for a folder: a function, or a task."),
+        list[str] | None,
+        Option(
+            metavar="FILE.py:NAME",
+            help="Reward for a folder: a function, or a task; repeatable, as training had several.",
+        ),
     ] = None
 
     def configuration(self) -> Any:
@@ -77,8 +80,8 @@ class OnFolder(Configured):
                 "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
             )
         if place.is_dir() or is_pattern:
-            return folder_settings(self.config, self.prompts, self.reward, self.overrides)
-        if self.prompts is not None or self.reward is not None:
+            return folder_settings(self.config, self.prompts, self.reward or (), self.overrides)
+        if self.prompts is not None or self.reward:
             raise ConfigError(
                 f"{self.config} names prompts and rewards itself (batch_config): leave --prompts "
                 "and --reward out, or give a checkpoint folder in its place."

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import ELSEWHERE, MeasureConfig
 from isentrope.config.paths import located
+from isentrope.config.stages import OTHER_NAME
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
@@ -96,13 +97,16 @@ def load_config(
         content = located(read_yaml(Path(source)), Path(source).parent)
     file = "The configuration" if isinstance(source, Mapping) else str(source)
     _require_kind(file, content, root)
-    for key, former in FORMER.items():
-        section, _, name = key.partition(".")
+    for (section, _, name), former in ((key.partition("."), x) for key, x in FORMER.items()):
         values = content.get(section)
         if isinstance(values, Mapping) and (name, former.idle) in values.items():
             content[section] = {key: value for key, value in values.items() if key != name}
-    for override in overrides:
-        _set_key(content, override)
+    changes = [*overrides]
+    for section, _, key in (key_of(change).partition(".") for change in changes):
+        if key in OTHER_NAME and isinstance(values := content.get(section), Mapping):
+            content[section] = {k: x for k, x in values.items() if k != OTHER_NAME[key]}
+    for change in changes:
+        _set_key(content, change)
     _require_no_secrets(content)
     try:
         return root.model_validate(content)

@@ -47,6 +47,11 @@ class Section(BaseModel):
         return ()
 
 
+_NAMES = {"task": "dataset_name", "backbone": "base_model"}
+OTHER_NAME = _NAMES | {name: other for other, name in _NAMES.items()}
+"""The other name of each key that has two."""
+
+
 def under_one_name(content: Any, other: str, name: str) -> Any:
     """Replace another name of a key by the key's own.
 

@@ -16,7 +16,7 @@ from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.folder_settings import PROMPT_SETTINGS, folder_settings
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.settings import GivenBatch
-from isentrope.checkpoint.settle import settle
+from isentrope.checkpoint.settle import reward_functions, settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig
 from isentrope.config.stages import SamplingConfig
@@ -27,8 +27,9 @@ from isentrope.results.result import Result
 from isentrope.results.results import InfluenceResult, KernelResult, MeasureResult, NoiseResult
 from isentrope.results.verbs import INFLUENCE, KERNEL, MEASURE, NOISE, Verb
 from isentrope.sampling.prompts import PromptLike
-from isentrope.sampling.tasks.load import task_of
+from isentrope.sampling.tasks.load import RewardLike, list_rewards, names_of_rewards, task_of
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.log import log
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.loop import answer, require_suited
@@ -76,7 +77,7 @@ class Checkpoint(StoredCheckpoint):
     def draw(
         self,
         prompts: str | Path | Sequence[PromptLike] | None = None,
-        reward: Callable[..., Any] | Task | str | None = None,
+        reward: RewardLike | Sequence[RewardLike] | None = None,
         *,
         E: int | None = None,
         U: int | None = None,
@@ -91,8 +92,9 @@ class Checkpoint(StoredCheckpoint):
             prompts: Texts, `Prompt`s, conversations or token ids, or a file of prompts; None for
                 those that training held out, or else those of the batch that it recorded.
             reward: The reward function of training as TRL calls it, or one of a response and its
-                reference; a task; or a name, "file.py:name". None for that of `isentrope train`,
-                or for an E without rewards beside a recorded batch.
+                reference; a task; a name, "file.py:name"; or a list of functions, which have
+                training's weights. None for that of `isentrope train`, or for an E without rewards
+                beside a recorded batch.
             E: Responses of E; None for 256.
             U: Prompt groups of U that have an advantage; None for the batch that training recorded,
                 or else as many as training had, or 32.
@@ -108,9 +110,9 @@ class Checkpoint(StoredCheckpoint):
         sections = folder_settings(str(self.path), overrides=fresh)
         batch = dict(sections["batch_config"])
         recorded = "U_file" in batch
-        tasks = None
+        rewards = list_rewards(reward)
+        source: Any = prompts
         if prompts is not None or reward is not None:
-            source: Any = prompts
             if prompts is not None:
                 batch = {k: x for k, x in batch.items() if k in ("U_file", "B_U", *PROMPT_SETTINGS)}
             elif not isinstance(reward, Task):
@@ -120,9 +122,6 @@ class Checkpoint(StoredCheckpoint):
                     f"{self.path} has no recorded batch of its next step, so U is drawn and needs "
                     "rewards: give draw the reward function of training."
                 )
-            halves = 0.0 if recorded or source is None else 0.5
-            by_split = (task_of(source, reward, split, halves) for split in ("test", "train"))
-            tasks = (next(by_split), next(by_split))
         elif "dataset_name" not in batch:
             raise ValueError(
                 f"{self.path} says neither which prompts it was trained on nor which batch comes "
@@ -134,8 +133,17 @@ class Checkpoint(StoredCheckpoint):
             batch["G_E"] = max(1, round(E / batch["B_E"]))
         elif E is not None:
             batch["B_E"] = E
-        in_force = self._settle(sections | {"batch_config": batch}, settings)
+        names = names_of_rewards(rewards)
+        in_force = self._settle(sections | {"batch_config": batch}, settings, reward_names=names)
         config = in_force.config
+        functions = reward_functions(self, config.batch_config, names)
+        if functions.note in in_force.notes:
+            log.warning(functions.note)
+        tasks = None
+        if prompts is not None or reward is not None:
+            halves = 0.0 if recorded or source is None else 0.5
+            how = halves, config.batch_config.dataset_options.get("weights")
+            tasks = task_of(source, rewards, "test", *how), task_of(source, rewards, "train", *how)
         policy = self._load_once(config.checkpoint, config.sampling)
         sampler = Sampler(policy, config, self.path, tasks)
         drawn_E, drawn_U, _ = sampler.batches()
@@ -265,6 +273,7 @@ class Checkpoint(StoredCheckpoint):
         sections: Mapping[str, Mapping[str, Any]],
         settings: SectionValues | None,
         batch: GivenBatch | None = None,
+        reward_names: tuple[str, ...] = (),
     ) -> SettingsInForce:
         """Sections and the settings that win over them, filled with those of training."""
         content = {name: dict(section) for name, section in sections.items()}
@@ -276,7 +285,7 @@ class Checkpoint(StoredCheckpoint):
             "allow_hub": self.allow_hub,
         }
         content["checkpoint"] = where | dict((settings or {}).get("checkpoint", {}))
-        in_force = settle(self, load_config(content), batch)
+        in_force = settle(self, load_config(content), batch, reward_names)
         refuse(in_force.obstacles, in_force.ignored, self.name)
         return in_force
 

@@ -165,7 +165,10 @@ TRAINING_KEYS = (
 )
 """Keys of a measurement's configuration whose default is the value of training."""
 
-OF_THE_CHECKPOINT = ("base_model", "replayable", "dropout", "stale_batch", "trainer", "end_tokens")
+OF_THE_CHECKPOINT = (
+    *("base_model", "replayable", "dropout", "stale_batch", "trainer", "end_tokens"),
+    "reward_funcs",
+)
 """Names of further obstacles, which do not come from a field."""
 
 

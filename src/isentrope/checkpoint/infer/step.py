@@ -32,8 +32,8 @@ class Use:
         own_advantages: Whether the batch contains its advantages.
         entropy_weights: Whether the batch contains recorded entropy weights.
         rounding: Type that its products are rounded to; None for none.
-        reward_weights: Weights by which rewards of several functions are summed here; empty where
-            each counts once, or the batch contains its rewards.
+        reward_weights: Weights by which rewards of several functions are summed here, in the
+            trainer's order; empty where each counts once, or the batch contains its rewards.
     """
 
     objective: str
@@ -130,12 +130,12 @@ ADVANTAGES = Where(
     "where advantages are computed here", lambda step: step.computes_advantages, _say_own_advantages
 )
 WEIGHTED = Where(
-    "where advantages are computed here, unless each is 1 or dataset_options.weights are the same",
+    "where advantages are computed here, unless each is 1, or all functions of training are given",
     lambda step: step.computes_advantages and step.weighted_otherwise,
     lambda step: (
-        f": set batch_config.dataset_options.weights to {step.get('reward_weights')}, for the "
-        "reward functions of batch_config.dataset_name in the trainer's order, or give "
-        "batch_config.U_file with its own advantages"
+        f": give all {len(step.get('reward_weights'))} reward functions of training in its order "
+        "(--reward once for each, or a list in batch_config.dataset_name or in Python), which then "
+        "have these weights where none are set, or give batch_config.U_file with its own advantages"
     ),
 )
 UNHELD = Where(

@@ -10,7 +10,7 @@ of the user's own.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +18,14 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 from isentrope.sampling.tasks.custom import PromptFile, PromptSource
-from isentrope.sampling.tasks.names import NAME, TASKS, is_task
+from isentrope.sampling.tasks.names import NAME, TASKS, function_names, is_task
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.python_file import load_file_name
+
+RewardLike = Callable[..., Any] | Task | str
+"""A reward function, a task, or the name of either."""
 
 
 def load_task(
@@ -95,18 +98,20 @@ def load_task(
 
 def task_of(
     prompts: PromptSource | None,
-    reward: Callable[..., Any] | Task | str | None,
+    rewards: Sequence[RewardLike],
     split: str,
     test_share: float = 0.0,
+    weights: Sequence[float] | None = None,
 ) -> Task:
-    """A task from prompts and a reward, each by name or in memory.
+    """A task from prompts and rewards, each by name or in memory.
 
     Args:
         prompts: A file of prompts, or prompts; None where the reward is a task with its own.
-        reward: A reward function in a form of `rewards`, a task, or the name of either; None where
-            responses are not rewarded.
+        rewards: Reward functions in a form of `rewards`, or one task, or the names of either; none
+            where responses are not rewarded.
         split: "train" or "test".
         test_share: Share of the different prompts that are those of "test"; 0: no splits.
+        weights: One per reward function; None for 1 each.
 
     Returns:
         The task.
@@ -114,28 +119,64 @@ def task_of(
     Raises:
         ValueError: If prompts are missing, or given beside a task that has its own.
     """
-    shared = {"test_share": test_share} if test_share else {}
-    if isinstance(reward, str) and (prompts is None or isinstance(prompts, (str, Path))):
-        return load_task(reward, split, prompts, **shared)
-    function: Any = reward
-    name = getattr(reward, "__name__", type(reward).__name__)
-    if isinstance(reward, str):
-        name = reward
-        if not is_task(reward) or (reward in TASKS and reward != "prompts"):
-            raise ValueError(
-                f"{reward!r} is not a reward of a list of prompts: give a function, or the name of "
-                "one as file.py:name."
-            )
-        function = None if reward in TASKS else _load_target(reward)
-    if isinstance(function, Task):
+    shared: dict[str, Any] = {"test_share": test_share} if test_share else {}
+    shared |= {} if weights is None else {"weights": list(weights)}
+    names = [_name_reward(reward) for reward in rewards]
+    by_name = bool(rewards) and all(isinstance(reward, str) for reward in rewards)
+    if by_name and (prompts is None or isinstance(prompts, (str, Path))):
+        return load_task(", ".join(names), split, prompts, **shared)
+    if rewards and isinstance(task := rewards[0], Task) and len(rewards) == 1:
         if prompts is not None:
-            raise ValueError(f"The task {name} has prompts of its own: give none beside it.")
-        return function
+            raise ValueError(f"The task {names[0]} has prompts of its own: give none beside it.")
+        return task
     if prompts is None:
-        raise ValueError(f"The reward {name} needs prompts: give a list of them, or a file.")
-    if function is None:
+        raise ValueError(
+            f"The reward {', '.join(names) or None} needs prompts: give a list of them, or a file."
+        )
+    if not rewards or rewards == ["prompts"]:
         return PromptFile(prompts, split, **shared)
-    return RewardedPrompts(prompts, [RewardCall(function, name)], split=split, **shared)
+    calls = [
+        RewardCall(_load_function(reward), name)
+        for reward, name in zip(rewards, names, strict=True)
+    ]
+    return RewardedPrompts(prompts, calls, split=split, **shared)
+
+
+def list_rewards(reward: RewardLike | Sequence[RewardLike] | None) -> list[RewardLike]:
+    """The rewards that are given, each by itself; none for None."""
+    if reward is None:
+        return []
+    return [*reward] if isinstance(reward, (list, tuple)) else [cast(RewardLike, reward)]
+
+
+def names_of_rewards(rewards: Sequence[RewardLike]) -> tuple[str, ...]:
+    """Names of reward functions as a trainer logs them; empty where one is a whole task."""
+    if any(isinstance(reward, Task) or reward in TASKS for reward in rewards):
+        return ()
+    return tuple(name for reward in rewards for name in function_names(_name_reward(reward)))
+
+
+def _name_reward(reward: Any) -> str:
+    """What messages and logs call a reward: its name, or that of its class."""
+    if isinstance(reward, str):
+        return reward
+    return getattr(reward, "__name__", type(reward).__name__)
+
+
+def _load_function(reward: Any) -> Any:
+    """A reward function for prompts in memory, from itself or its name."""
+    if isinstance(reward, str) and (not is_task(reward) or reward in TASKS):
+        raise ValueError(
+            f"{reward!r} is not a reward of a list of prompts: give a function, or the name of "
+            "one as file.py:name."
+        )
+    function = _load_target(reward) if isinstance(reward, str) else reward
+    if isinstance(function, Task):
+        raise ValueError(
+            f"The task {_name_reward(reward)} has prompts of its own: give none beside it, and no "
+            "other reward."
+        )
+    return function
 
 
 def _reward_prompts(

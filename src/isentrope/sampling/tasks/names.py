@@ -29,3 +29,8 @@ def files_of_task(name: str) -> list[str]:
     """The parts of a name that are of Python files, "file.py:name"; none of names and modules."""
     matches = [NAME.fullmatch(part) for part in name.split(", ")]
     return [match[0] for match in matches if match and match["file"]]
+
+
+def function_names(name: str) -> tuple[str, ...]:
+    """Names of the functions of a task as a trainer logs them; empty for a task of the library."""
+    return () if name in TASKS else tuple(part.rpartition(":")[2] for part in name.split(", "))
