@@ -1,6 +1,7 @@
 """What a command line that only asks for help loads, and what `import isentrope` offers."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,13 @@ MISTAKES = {
     "a reward's file": ["kernel", "MODEL", "--reward", "nothing.py:reward"],
     "a reward's name": ["influence", "MODEL", "--reward", "REWARD:rewrad"],
     "no prompts": ["variance", "MODEL"],
+    "prompts of a reward": ["measure", "MODEL", "--reward", "REWARD:reward"],
+    "an empty file": ["measure", "MODEL", "--prompts", "EMPTY"],
+    "prompts in place of a folder": ["check", "PROMPTS"],
+    "an optimizer": ["noise", "MODEL", "--prompts", "PROMPTS", "--reward", "prompts"],
+    "a base": ["check", "ADAPTER"],
+    "a folder of models": ["check", "RUNS"],
+    "shards": ["check", "SHARDS"],
     "two sources": ["audit", "CONFIG", "--reward", "REWARD:reward"],
     "a written file": ["check", "MODEL", "--write", "CONFIG"],
 }
@@ -80,9 +88,25 @@ def mistakes(tmp_path_factory):
     (model / "model.safetensors").touch()
     reward = folder / "reward.py"
     reward.write_text("def reward(response):\n    return 1.0\n")
-    files = {"CONFIG": str(config), "MODEL": str(model)}
+    files = {"CONFIG": config, "MODEL": model, "RUNS": folder / "runs"}
+    files |= {"EMPTY": folder / "empty.jsonl", "PROMPTS": folder / "prompts.jsonl"}
+    files["EMPTY"].touch()
+    files["PROMPTS"].write_text('{"prompt": "1+1="}\n')
+    files["ADAPTER"] = folder / "runs" / "moved" / "checkpoint-2"
+    files["ADAPTER"].mkdir(parents=True)
+    for name in ("optimizer.pt", "adapter_model.safetensors"):
+        (files["ADAPTER"] / name).touch()
+    named = {"peft_type": "LORA", "base_model_name_or_path": "bases/small"}
+    (files["ADAPTER"] / "adapter_config.json").write_text(json.dumps(named))
+    base = files["RUNS"] / "bases" / "small"  # above the adapter, not in the working directory
+    base.mkdir(parents=True)
+    (base / "config.json").write_text("{}")
+    files["SHARDS"] = folder / "global_step_5"
+    shard = files["SHARDS"] / "actor" / "model_world_size_1_rank_0.pt"
+    shard.parent.mkdir(parents=True)
+    shard.touch()
     calls = [
-        [[files.get(x, x.replace("REWARD", str(reward))) for x in words], {}]
+        [[str(files.get(x, x.replace("REWARD", str(reward)))) for x in words], {}]
         for words in MISTAKES.values()
     ]
     return dict(zip(MISTAKES, call_each(calls, folder, LIGHT), strict=True))
@@ -92,6 +116,22 @@ def mistakes(tmp_path_factory):
 def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
     assert mistakes[mistake]["status"] == 1
     assert not (set(HEAVY) - {"pydantic"}) & set(mistakes[mistake]["modules"])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    {
+        "prompts of a reward": "nothing names the prompts: give --prompts FILE",
+        "an empty file": "empty.jsonl is empty (--prompts)",
+        "prompts in place of a folder": "give the folder of a checkpoint, and prompts by --prompts",
+        "an optimizer": "There is no optimizer state at",
+        "a base": "there is one in",
+        "a folder of models": "give one of",
+        "shards": "run isentrope convert",
+    }.items(),
+)
+def test_a_mistake_of_a_folder_names_what_to_type(mistake, words, mistakes):
+    assert words in " ".join(mistakes[mistake]["errors"].split())
 
 
 NOT_OF_MEASURING = ("trl", "datasets", "matplotlib", "scipy.stats")

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from isentrope import Estimate, InfluenceResult, MeasureResult, Result
+from isentrope import Estimate, InfluenceResult, MeasureResult, Result, load_result
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.nouns import tables as nouns_tables
@@ -97,6 +97,21 @@ def test_a_prompt_shows_sentences_in_one_line_and_a_notebook_all_and_a_table(fol
     assert re.split("[:;] ", first.text.replace("\u00a0", " "))[0] in line
     page = result._repr_html_()
     assert (page.count("<p>"), page.count("<table>")) == (len(sentences), 1)
+
+
+def test_a_folder_of_results_is_refused_by_the_name_of_one(folders):
+    result = folders["measure"]
+    with pytest.raises(ResultsError) as refused:
+        load_result(result.parent)
+    assert f"give one of them, such as {result.parent}" in str(refused.value)
+
+
+def test_a_check_that_files_do_not_decide_is_not_counted_as_one_that_failed(folders):
+    result = Result.load(folders["measure"])
+    step = replace(result.step, matched_by="order", order_confirmed=None)
+    (words,) = (s.text for s in replace(result, step=step).sentences() if "passed" in s.text)
+    assert words.startswith("4 of 4 checks passed, and what these files have does not decide")
+    assert "optimizer state" in words
 
 
 def test_only_the_rate_of_the_optimizer_is_called_the_training_rate(folders):

@@ -134,3 +134,22 @@ def test_what_is_missing_is_one_sentence(own):
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
         checkpoint.noise(E, U.select(range(4)))
     assert "four prompt groups" in str(refusal.value)
+
+
+def test_what_is_held_is_said_before_the_policy_is_loaded(own, monkeypatch):
+    checkpoint = ise.Checkpoint(own / "step_4")
+    E, U = checkpoint.draw(own / "prompts.jsonl", reward, E=16, U=3, settings=SETTINGS)
+    checkpoint.close()
+    monkeypatch.setattr("isentrope.verbs.before_work.memory_of", lambda _: 1)
+    monkeypatch.setattr(ise.Checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    for verb in ("measure", "influence", "kernel"):
+        with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
+            getattr(checkpoint, verb)(E, U, SETTINGS)
+        assert "does not fit: it holds" in str(refusal.value)
+
+
+def test_settings_that_are_no_sections_are_refused_by_the_form_that_they_have(own):
+    checkpoint = ise.Checkpoint(own / "step_4")
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
+        checkpoint.draw(own / "prompts.jsonl", reward, settings={"estimator.single_eta": 1e-4})
+    assert "(estimator: {single_eta: …})" in str(refusal.value)

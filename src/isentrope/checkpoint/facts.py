@@ -28,7 +28,7 @@ from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint_folder import HOW_TO_CONVERT, require_checkpoint
+from isentrope.models.checkpoint_folder import require_checkpoint, require_optimizer
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts
@@ -182,15 +182,7 @@ class CheckpointFacts:
         Raises:
             FileNotFoundError: If there is none.
         """
-        place = Path(self._optimizer or self.path).expanduser()
-        file = place / "optimizer.pt" if place.is_dir() else place
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"There is no optimizer state at {file}, so the step is not known: save "
-                "optimizer.pt with the checkpoint, or set checkpoint.optimizer_path, such as to "
-                f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}"
-            )
-        return file
+        return require_optimizer(self.path, self._optimizer)
 
     @cached_property
     def recorded_step(self) -> RecordedStep | None:

@@ -19,9 +19,10 @@ from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.checkpoint.folders import checkpoint_folders
 from isentrope.config.io import key_of
 from isentrope.config.strict_yaml import ConfigError
-from isentrope.sampling.tasks.names import TASKS, is_task
+from isentrope.sampling.tasks.names import TASKS, files_of_task, is_task
 from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.manifest import verification
+from isentrope.system.python_file import defines_function
 from isentrope.system.reading import parse_json, read_json, read_text, reading
 
 _RESPONSES = 256
@@ -29,6 +30,8 @@ _RESPONSES = 256
 _CHECKPOINTS = "checkpoint.checkpoint_path"
 _OTHER_DATA = {f"batch_config.{name}" for name in ("U_file", "U_dataset_name", "U_dataset_path")}
 """Settings that say where U comes from."""
+_PROMPTS_OF_SETTINGS = {f"batch_config.{name}" for name in ("dataset_path", "E_file")}
+"""Settings that name prompts."""
 _DRAWN = _OTHER_DATA | {f"batch_config.{name}" for name in ("repeats", "U_weighting", "B_U", "G")}
 """Settings that ask for another U than the recorded one."""
 PROMPT_SETTINGS = ("chat_template", "system_prompt", "chat_template_kwargs")
@@ -140,10 +143,25 @@ def _require_known(
         )
     if prompts is not None:
         _require_prompts(Path(prompts).expanduser())
+    if reward is not None and prompts is None and not chosen & _PROMPTS_OF_SETTINGS:
+        _require_own_prompts(folder, reward)
     if reward is not None and not is_task(reward):
         raise ConfigError(
             f"--reward {reward} is neither FILE.py:NAME of a reward function nor one of "
             f"{', '.join(TASKS)}."
+        )
+
+
+def _require_own_prompts(folder: str, reward: str) -> None:
+    """Refuse a reward function beside which nothing names prompts; a task has its own."""
+    if not any(map(defines_function, files_of_task(reward))) and reward != _BY_REFERENCE:
+        return
+    with verification(False):
+        first, *others = checkpoint_folders(folder)
+    if others or _find_record(first) is None:
+        raise ConfigError(
+            f"--reward {reward} rewards responses, and nothing names the prompts: give --prompts "
+            "FILE (jsonl, parquet or csv), those of training."
         )
 
 
@@ -152,6 +170,8 @@ def _require_prompts(file: Path) -> None:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} (--prompts).")
     cure = "Give a file of prompts (jsonl, parquet or csv)."
+    if not file.stat().st_size:
+        raise ConfigError(f"{file} is empty (--prompts). {cure}")
     if file.suffix == ".parquet":
         columns = set(read_schema(file).names)
     else:

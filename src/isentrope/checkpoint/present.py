@@ -1,9 +1,12 @@
 """Whether what a configuration names is there: one look at the paths, before any work."""
 
+from isentrope.checkpoint.files import ADAPTER_CONFIG
 from isentrope.checkpoint.folders import checkpoint_folders
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import Config
 from isentrope.config.measure import MeasureConfig
+from isentrope.models.base_model import adapter_base
+from isentrope.models.checkpoint_folder import require_optimizer
 
 
 def require_present(config: Config) -> None:
@@ -24,4 +27,10 @@ def require_present(config: Config) -> None:
     else:
         config.data.require_files()
     if isinstance(config, (MeasureConfig, EvaluateConfig)):
-        checkpoint_folders(config.checkpoint.checkpoint_path)
+        folders = checkpoint_folders(config.checkpoint.checkpoint_path)
+        for folder in folders:
+            if isinstance(config, MeasureConfig):
+                require_optimizer(folder, config.checkpoint.optimizer_path)
+            if (folder / ADAPTER_CONFIG).is_file():
+                where = config.checkpoint
+                adapter_base(folder, where.base_model, allow_hub=where.allow_hub)

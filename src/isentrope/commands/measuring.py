@@ -79,6 +79,11 @@ class OnFolder(Configured):
                 f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
                 "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
             )
+        if place.suffix in (".jsonl", ".parquet", ".csv"):
+            raise ConfigError(
+                f"{self.config} is a file of data: give the folder of a checkpoint, and prompts by "
+                "--prompts."
+            )
         if place.is_dir() or is_pattern:
             return folder_settings(self.config, self.prompts, self.reward or (), self.overrides)
         if self.prompts is not None or self.reward:

@@ -47,7 +47,10 @@ class ShowStoredCommand(FromFolder, AsJson, Verified):
         self.read()
         stored = read_stored(Path(self.folder))
         if not (stored.results or stored.evaluated or stored.contents):
-            raise FileError(f"{self.folder} holds nothing to show: {STORED_FOLDERS}.")
+            runs = sorted(Path(self.folder).glob("*/measurements"))
+            newest = max(runs, key=lambda place: place.stat().st_mtime, default=None)
+            where = "" if newest is None else f" The newest run in it is {newest.parent}."
+            raise FileError(f"{self.folder} holds nothing to show: {STORED_FOLDERS}.{where}")
         return stored
 
     def shown(self, outcome: Any) -> Iterator[Any]:

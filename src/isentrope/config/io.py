@@ -238,9 +238,9 @@ def _describe_error(error: ValidationError, root: type[BaseModel]) -> str:
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     path = shortened(".".join(map(str, _strip_union_parts(first["loc"], root))))
     if first["type"] == "extra_forbidden":
-        sentence = (
-            f"Unknown key {path!r}: the nearest valid key is {_find_nearest_key(path, root)!r}"
-        )
+        nearest = _find_nearest_key(path, root)
+        apart = f" ({nearest.replace('.', ': {')}: …}})" if nearest == path else ""
+        sentence = f"Unknown key {path!r}: the nearest valid key is {nearest!r}{apart}"
         if path in FORMER:
             sentence = f"{path!r} is a key of earlier versions: {FORMER[path].now}"
         elif first["loc"][-1] in ELSEWHERE:

@@ -48,10 +48,13 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
         return str(path)
     if HUB_NAME.fullmatch(source) and (allow_hub or chosen is not None):
         return source
+    above = (parent / source for parent in folder.resolve().parents if source)
+    there = next((path for path in above if (path / "config.json").is_file()), None)
+    example = f" (there is one in {there})" if there else ""
     raise FileNotFoundError(
         f"The base model of the adapter in {folder}, {source or 'which it does not name'}, does "
-        f"not exist relative to {Path.cwd()}: give its folder, or its name on the model hub, by "
-        "checkpoint.base_model (base_model in Python), or, where it is one of the hub, set "
+        f"not exist relative to {Path.cwd()}: give its folder{example}, or its name on the model "
+        "hub, by checkpoint.base_model (base_model in Python), or, where it is one of the hub, set "
         "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python)."
     )
 

@@ -11,6 +11,8 @@ HOW_TO_CONVERT = (
 )
 """What to do with shards of other trainers."""
 
+_NAMED = 4
+"""Folders that a message names."""
 _BY_HAND = (
     "write the model by model.save_pretrained(FOLDER) and the tokenizer by "
     "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
@@ -41,6 +43,8 @@ def require_checkpoint(path: str | Path) -> Path:
             f"{path.parent}."
             for path in sorted(folder.glob("*/adapter_config.json"))[:1]
         )
+        if not hint and (below := _checkpoints_below(folder)):
+            raise FileNotFoundError(f"{folder} is not a checkpoint.{below}")
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
             "weights in *.safetensors (pickled weights are refused, because loading them can run "
@@ -49,6 +53,47 @@ def require_checkpoint(path: str | Path) -> Path:
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder
+
+
+def require_optimizer(folder: Path, place: str | Path | None = None) -> Path:
+    """Refuse a checkpoint without the state of its optimizer; the file is not read.
+
+    Args:
+        folder: The checkpoint.
+        place: A file, or a folder with optimizer.pt; None for the checkpoint's own.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    where = Path(place or folder).expanduser()
+    file = where / "optimizer.pt" if where.is_dir() else where
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no optimizer state at {file}, so the step is not known: save "
+            "optimizer.pt with the checkpoint, or set checkpoint.optimizer_path, such as to "
+            f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}"
+        )
+    return file
+
+
+def _checkpoints_below(folder: Path) -> str:
+    """The checkpoints that lie in a folder which is none, or the command that converts one."""
+    depths = ("", "*/", "*/*/")
+    for file in (file for depth in depths for file in sorted(folder.glob(f"{depth}model_world_*"))):
+        return f" {file.parent} is verl's: run isentrope convert {file.parent} --out OUT."
+    found = {
+        file.parent: None
+        for depth in ("*/", "*/*/", "*/*/*/")
+        for file in sorted(folder.glob(f"{depth}*.safetensors"))
+    }
+    if not found:
+        return ""
+    paths = [str(path) for path in found]
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return f" Below it are models: give one of {', '.join(paths[:_NAMED])}{more}."
 
 
 def way_out(folder: Path) -> str:

@@ -26,7 +26,8 @@ from isentrope.results.attributions import (
     SharesRecord,
     Tried,
 )
-from isentrope.results.result import Result
+from isentrope.results.decode import ResultsError
+from isentrope.results.result import RESULTS, Result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow
 from isentrope.results.verbs import (
     AUDIT,
@@ -245,4 +246,12 @@ def load_result(folder: str | Path) -> Result:
         ResultsError: If the file cannot be read.
         FileError: If a file of the folder was changed after it was written.
     """
-    return Result.load(Path(folder))
+    place = Path(folder)
+    patterns = (f"*/{RESULTS}", f"*/*/{RESULTS}")
+    inside = sorted(file.parent for pattern in patterns for file in place.glob(pattern))
+    if inside and not (place / RESULTS).is_file():
+        raise ResultsError(
+            f"{place} is not the folder of one result: it holds {len(inside)}, give one of them, "
+            f"such as {inside[0]}."
+        )
+    return Result.load(place)

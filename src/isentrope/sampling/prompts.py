@@ -97,8 +97,9 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
     missing = [i for i, p in enumerate(named) if p.token_ids is None]
     if missing and policy.tokenizer is None:
         raise ValueError(
-            f"Prompt {named[missing[0]].key!r} is text, but the policy has no tokenizer: give "
-            "Policy a tokenizer, or give token ids."
+            f"Prompt {named[missing[0]].key!r} is text, but the policy has no tokenizer: save "
+            "it into the checkpoint's folder by tokenizer.save_pretrained(FOLDER), or give token "
+            "ids (prompt_ids)."
         )
     texts = {i: named[i].text or "" for i in missing}
     if chats := [i for i in missing if named[i].messages is not None]:

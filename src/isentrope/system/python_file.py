@@ -71,6 +71,17 @@ def require_defined(text: str, kind: str) -> None:
         raise ValueError(f"{file} defines no {name!r} ({kind} {text}).")
 
 
+def defines_function(text: str) -> bool:
+    """Whether the source of FILE.py:NAME defines a function of that name; nothing is run."""
+    file, name = _split(text, "task")
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return False  # who runs the file says what is wrong
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, functions) and node.name == name for node in tree.body)
+
+
 def _split(text: str, kind: str) -> tuple[Path, str]:
     """The file and the name in FILE.py:NAME; the file is there."""
     match = FILE_NAME.fullmatch(text)

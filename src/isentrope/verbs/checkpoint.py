@@ -32,6 +32,7 @@ from isentrope.sampling.tasks.task import Task
 from isentrope.system.log import log
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import Sampler
+from isentrope.verbs.before_work import require_memory
 from isentrope.verbs.loop import answer, require_suited
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 
@@ -172,8 +173,7 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.measure import find_change
 
-        result = self._answer(MEASURE, find_change, E, U, settings)
-        return cast(MeasureResult, result.as_saved())
+        return cast(MeasureResult, self._answer(MEASURE, find_change, E, U, settings).as_saved())
 
     def influence(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
@@ -193,8 +193,9 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.influence import find_influence
 
-        result = self._answer(INFLUENCE, find_influence, E, U, settings)
-        return cast(InfluenceResult, result.as_saved())
+        return cast(
+            InfluenceResult, self._answer(INFLUENCE, find_influence, E, U, settings).as_saved()
+        )
 
     def noise(self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None) -> NoiseResult:
         """How many prompts a step needs, as `isentrope noise` says it.
@@ -212,8 +213,7 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.noise import find_noise
 
-        result = self._answer(NOISE, find_noise, E, U, settings)
-        return cast(NoiseResult, result.as_saved())
+        return cast(NoiseResult, self._answer(NOISE, find_noise, E, U, settings).as_saved())
 
     def kernel(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
@@ -264,6 +264,7 @@ class Checkpoint(StoredCheckpoint):
         in_force = self._settle(sections, settings, batch)
         config = in_force.config
         require_suited(verb, config, U.n_prompts)
+        require_memory(verb.name, self.name, self.path, config)
         policy = self._load_once(config.checkpoint, config.sampling)
         ready = prepare_checkpoint(self, in_force, Clock(), policy, (E, U))
         return answer(verb, analyse, ready)
@@ -278,12 +279,10 @@ class Checkpoint(StoredCheckpoint):
         """Sections and the settings that win over them, filled with those of training."""
         content = {name: dict(section) for name, section in sections.items()}
         for name, section in (settings or {}).items():
-            content[name] = content.get(name, {}) | dict(section)
-        where = {
-            "checkpoint_path": str(self.path),
-            "base_model": self.base_model,
-            "allow_hub": self.allow_hub,
-        }
+            mapped = isinstance(section, Mapping)  # else the configuration refuses it
+            content[name] = {**content.get(name, {}), **section} if mapped else section
+        where = {"checkpoint_path": str(self.path), "base_model": self.base_model}
+        where["allow_hub"] = self.allow_hub
         content["checkpoint"] = where | dict((settings or {}).get("checkpoint", {}))
         in_force = settle(self, load_config(content), batch, reward_names)
         refuse(in_force.obstacles, in_force.ignored, self.name)

@@ -182,7 +182,9 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
         logs = config.detailed_logging
         if logs.enabled and verb == MEASURE:
             place = logs.output_directory or self.folder / "logs"
-            require_writable(place, "detailed_logging.output_directory")
+            chosen = logs.output_directory is not None
+            key = "detailed_logging.output_directory" if chosen else "--out (output.directory)"
+            require_writable(place, key)
         if logs.enabled and logs.output_directory is not None:
             require_apart(logs.output_directory, inputs_of(config))
 

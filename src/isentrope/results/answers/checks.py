@@ -110,8 +110,11 @@ def trust_sentence(checks: Sequence[Check]) -> Iterator[Sentence]:
     """How many passed, and which did not; nothing where there are none."""
     if not checks:
         return
-    passed = sum(check.passed is True for check in checks)
-    words = f"{passed} of {len(checks)} checks passed"
+    undecided = [check.name for check in checks if check.passed is None]
+    decided = len(checks) - len(undecided)
+    words = f"{decided - len(failed(checks))} of {decided} checks passed"
+    if undecided:
+        words += f", and what these files have does not decide {listed(undecided)}"
     if names := failed(checks):
         yield Sentence(f"{words}; not as it should be: {listed(names)}.", "doubt", TRUST)
     else:

@@ -70,8 +70,10 @@ def _tied(block: str, record: BlockRecord) -> Iterator[Sentence]:
         text = f"How far a step on one response of {block[0]} moves others is not known: {reason}."
         yield Sentence(f"{text} Use more prompts.", "doubt", HOW_TIED)
         return
-    terms = " and of ".join(f"{words} {with_interval(c)}" for words, c in resolved.items())
-    sentence = f"The cosine of the gradient of one response of {block[0]} with that of {terms}"
+    terms = ", and ".join(
+        f"{with_interval(c)} with that of {words}" for words, c in resolved.items()
+    )
+    sentence = f"The cosine of the gradient of one response of {block[0]} is {terms}"
     difference = (record.same_less_other_prompt or {}).get("mean_cosine")
     tone = "fact"
     if difference is not None and len(resolved) > 1:

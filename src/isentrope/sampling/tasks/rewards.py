@@ -22,6 +22,7 @@ response i; None says that one does not. A response to which none applies has th
 import asyncio
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -226,11 +227,15 @@ class RewardCall:
                 return _await(value) if inspect.isawaitable(value) else value
         except Exception as error:  # any error of the user's function
             form = "conversations" if batch.conversational else "texts"
+            frames = traceback.extract_tb(error.__traceback__)
+            file = getattr(getattr(self._function, "__code__", None), "co_filename", None)
+            frame = [x for x in frames if x.filename == file or file is None][-1:] or frames[-1:]
+            line = f"{Path(frame[0].filename).name}, line {frame[0].lineno}"
             raise ValueError(
                 f"The reward function {self.name} failed on {subject}: {type(error).__name__}: "
-                f"{error}. It was called with {', '.join(arguments)}; prompts and completions are "
-                f"{form} (conversations where prompts are messages or chat_template is true). "
-                f"{FORMS}."
+                f"{error} ({line}). It was called with {', '.join(arguments)}; prompts and "
+                f"completions are {form} (conversations where prompts are messages or "
+                f"chat_template is true). {FORMS}."
             ) from error
 
 
