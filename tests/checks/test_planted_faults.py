@@ -188,6 +188,18 @@ def test_an_optimizer_state_in_the_wrong_order_is_found():
     assert check_optimizer(of, fresh, short).passed is False
 
 
+def test_an_order_that_moments_leave_open_is_undecided_and_says_what_decides_it():
+    of = policy()
+    known, fresh = gradients(of, 2)
+    state = optimizer_state(of, list(of.names), [known])
+    del state["param_groups"][0]["param_names"]
+    for moments in state["state"].values():
+        moments["exp_avg_sq"].fill_(1.0)  # of which every exchange fits as well
+    finding = check_optimizer(of, fresh, state)
+    assert finding.passed is None
+    assert "parameter_names.json" in finding.advice
+
+
 def test_an_adapter_that_is_not_loaded_is_found(tmp_path):
     trained = policy()
     trained.model.save_pretrained(tmp_path)

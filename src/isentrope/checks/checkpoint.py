@@ -156,7 +156,7 @@ def check_optimizer(
         return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
     if order.better and not like_training:
         detail += "; their order is not confirmed by these prompts, which are not those of training"
-        return Finding(name, None, detail)
+        return Finding(name, None, detail, f"{_NAMES_DECIDE}, or prompts of training may.")
     if order.better:
         return Finding(
             name,
@@ -170,7 +170,9 @@ def check_optimizer(
             f"; not contradicted by second moments, to which {order.open[0]} and {order.open[1]} "
             "exchanged would fit about as well"
         )
-        return Finding(name, None if state.matched_by == "order" else True, detail)
+        if state.matched_by == "order":
+            return Finding(name, None, detail, f"{_NAMES_DECIDE}.")
+        return Finding(name, True, detail)
     return Finding(name, True, f"{detail}; second moments fit their parameters better than others")
 
 
@@ -193,6 +195,8 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
     trained = len(state.moments) - len(state.untrained)
     return state_order(gradient, squares) if squares and len(squares) == trained else None
 
+
+_NAMES_DECIDE = "Names decide it: put parameter_names.json beside the optimizer's file"
 
 RATES = "rates of the param groups"
 SCHEDULER = "scheduler.pt"
