@@ -38,7 +38,7 @@ _NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "esti
 """Keys whose null leaves the value to others."""
 _NEEDED = {
     RECORDED: "its token weights (next_update/rollouts.parquet of the checkpoint)",
-    SFT: "its demonstrations",
+    SFT: "its demonstrations, a jsonl with prompt and response in each line",
 }
 
 

@@ -228,7 +228,7 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
             raise ValueError(
                 f"Prompt {prompt.key!r} has {length} tokens; with max_new_tokens={max_new_tokens} "
                 f"that is more than the model's {context} positions. Omit the prompt, or "
-                "lower max_new_tokens."
+                "lower max_new_tokens (sampling.max_new_tokens)."
             )
 
 

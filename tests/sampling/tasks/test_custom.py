@@ -49,7 +49,10 @@ def test_hand_written_responses_become_rollouts(tmp_path, policy):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "2", "response": "3", "answer": "4"}, "line 1 has 'answer', .* not a field"),
+        (
+            {"prompt": "2", "response": "3", "answer": "4"},
+            "line 1 has 'answer', .* not a field .*prompt, .*response",
+        ),
         ({"response": "3"}, "'prompt', 'messages' and 'prompt_ids'"),
         ({"prompt": "2"}, "'response' and 'response_ids'"),
         ({"prompt_ids": [], "response": "3"}, "line 1: .*non-empty"),

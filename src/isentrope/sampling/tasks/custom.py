@@ -237,8 +237,8 @@ def _rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, Any]]]
         if kind.model_config.get("extra") == "forbid" and unknown:
             raise ValueError(
                 f"{where} has {min(unknown)!r}, which is not a field of a response: correct "
-                "the name, or omit it (columns of a reward function stand in the file of its "
-                "prompts, dataset_path)."
+                f"the name (fields are {', '.join(kind.model_fields)}), or omit it (columns of a "
+                "reward function stand in the file of its prompts, dataset_path)."
             )
         require_types(where, row, kind, "Correct the line.")
     if not rows:
