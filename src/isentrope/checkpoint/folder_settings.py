@@ -143,7 +143,7 @@ def _require_known(
         )
     if prompts is not None:
         _require_prompts(Path(prompts).expanduser())
-    if reward is not None and prompts is None and not chosen & _PROMPTS_OF_SETTINGS:
+    if reward is not None and prompts is None and not _PROMPTS_OF_SETTINGS.intersection(chosen):
         _require_own_prompts(folder, reward)
     if reward is not None and not is_task(reward):
         raise ConfigError(
