@@ -220,6 +220,9 @@ def test_a_message_that_names_a_setting_says_how_it_is_given_here(own):
         "Give --set estimator.single_eta=1e-4.",
     ):
         assert verb.sentence_of(ValueError(sentence)) == sentence
+    unknown = call("measure", own / "step_4", "--set", "batch_config.BE=64")[1]
+    absent = call("measure", own / "nowhere")[1]
+    assert "--set" not in unknown + absent
 
 
 def test_every_reward_that_is_given_counts_by_any_road(own, tmp_path):

@@ -30,7 +30,7 @@ from isentrope.system.file_contents import yaml_value
 
 _KEY = re.compile(
     r"\b(?:checkpoint|batch_config|sampling|estimator|analysis|precision|fisher_kernel|evaluation)"
-    r"\.(?!pt\b|json\b|yaml\b)[a-zA-Z_]{2,}(?![\w/])"
+    r"\.(?!pt\b|json\b|yaml\b|checkpoint_path\b)[a-zA-Z_]{2,}(?![\w/])"
 )
 """The dotted key of a setting."""
 
@@ -215,10 +215,12 @@ class Overridden(Command):
     @classmethod
     def sentence_of(cls, error: BaseException) -> str:
         """The sentence, and how a setting that it names by its key is given."""
+        from isentrope.config.strict_yaml import ConfigError
+
         sentence = super().sentence_of(error)
         key = _KEY.search(sentence)
-        if key is None or "--set" in sentence:
-            return sentence
+        if key is None or "--set" in sentence or isinstance(error, ConfigError):
+            return sentence  # who wrote a wrong setting knows how one is given
         return f"{sentence} Here settings are given as --set {key[0]}=VALUE."
 
 
