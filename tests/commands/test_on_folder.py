@@ -48,8 +48,12 @@ def logged_by_trl(folder, *names, **options):
     usual["max_completion_length"] = 3
     arguments = trl.GRPOConfig(output_dir=str(folder), **usual | options)
     torch.save(arguments, folder / "step_4" / "training_args.bin")
-    log = {"log_history": [{f"rewards/{name}/mean": 0.5 for name in names}]}
-    (folder / "step_4" / "trainer_state.json").write_text(json.dumps(log))
+    means = {name: 0.3 + i for i, name in enumerate(names)}
+    weights = options.get("reward_weights", [1.0] * len(names))
+    total = sum(weight * mean for weight, mean in zip(weights, means.values(), strict=True))
+    entry = {f"rewards/{name}/mean": mean for name, mean in means.items()} | {"reward": total}
+    log = json.dumps({"log_history": [entry]}, sort_keys=True)  # as transformers writes it
+    (folder / "step_4" / "trainer_state.json").write_text(log)
 
 
 def numbers(folder):

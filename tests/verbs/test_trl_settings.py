@@ -205,11 +205,17 @@ def test_completions_of_another_step_are_refused(trained):
 
 
 def rewarded_by(folder, *names, **options):
-    """A TRL checkpoint whose log has the rewards of these functions."""
+    """A TRL checkpoint whose log has the rewards of these functions, in the order of training."""
     with_arguments(folder, per_device_train_batch_size=8, **options)
-    entry = {f"rewards/{name}/{part}": 0.5 for name in names for part in ("mean", "std")}
-    log = {"global_step": 4, "log_history": [{"loss": 0.1}, entry | {"reward": 1.0}]}
-    (folder / "step_4" / "trainer_state.json").write_text(json.dumps(log))
+    means = {name: 0.3 + i for i, name in enumerate(names)}
+    weights = options.get("reward_weights", [1.0] * len(names))
+    total = sum(weight * mean for weight, mean in zip(weights, means.values(), strict=True))
+    entry = {f"rewards/{name}/mean": mean for name, mean in means.items()}
+    entry |= {f"rewards/{name}/std": 0.5 for name in names} | {"reward": total}
+    log = {"global_step": 4, "log_history": [{"loss": 0.1}, entry]}
+    file = folder / "step_4" / "trainer_state.json"
+    file.write_text(json.dumps(log, sort_keys=True))  # as transformers writes it
+    return file
 
 
 def given(*names):
@@ -217,18 +223,33 @@ def given(*names):
     return f"batch_config.dataset_name={', '.join(f'rewards.py:{name}' for name in names)}"
 
 
-def test_all_functions_of_training_have_its_weights_in_whatever_order_they_are_given(trained):
-    rewarded_by(trained, "right", "short", reward_weights=[1.0, 0.5])
-    for names, weights in ((("right", "short"), [1.0, 0.5]), (("short", "right"), [0.5, 1.0])):
+@pytest.mark.parametrize("order", [("right", "short"), ("short", "right")])
+def test_all_functions_of_training_have_its_weights_in_whatever_order_they_are_given(
+    trained, order
+):
+    rewarded_by(trained, *order, reward_weights=[1.0, 0.5])
+    for names, weights in ((order, [1.0, 0.5]), (order[::-1], [0.5, 1.0])):
         config, found = settled(trained, given(*names))
         assert config.batch_config.dataset_options["weights"] == weights
         assert found.origins["batch_config.dataset_options.weights"].source == "training_args.bin"
         assert (found.obstacles, refused(trained, given(*names))) == ((), "")
-    reverse = given("short", "right")
+        assert not any("which weight" in note for note in found.notes)
+    reverse = given(*order[::-1])
     assert refused(trained, reverse, "batch_config.dataset_options={weights: [0.5, 1]}") == ""
     other = refused(trained, reverse, "batch_config.dataset_options={weights: [1, 0.5]}")
     assert "reward_weights" in other
     assert "give all 2 reward functions" in refused(trained, given("right"))
+
+
+@pytest.mark.parametrize("total", [9.0, None])
+def test_weights_that_no_sum_places_are_in_the_order_given_and_this_is_said(trained, total):
+    file = rewarded_by(trained, "short", "right", reward_weights=[1.0, 0.5])
+    log = json.loads(file.read_text())
+    log["log_history"][-1]["reward"] = total  # as where a function gives None
+    file.write_text(json.dumps(log, sort_keys=True))
+    config, found = settled(trained, given("short", "right"))
+    assert config.batch_config.dataset_options["weights"] == [1.0, 0.5]
+    assert "had which weight in training is in no file: 1 short, 0.5 right" in found.notes[-1]
 
 
 def test_a_missing_reward_function_is_refused_and_one_of_another_name_is_noted(trained, tmp_path):

@@ -16,7 +16,11 @@ from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.in_force import ASSUMED, Origin, SettingsInForce
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.fields import TRAINING_KEYS
-from isentrope.checkpoint.infer.reward_functions import RewardFunctions, logged_functions
+from isentrope.checkpoint.infer.reward_functions import (
+    RewardFunctions,
+    logged_functions,
+    order_by_sums,
+)
 from isentrope.checkpoint.infer.settings import (
     GivenBatch,
     Obstacle,
@@ -111,6 +115,7 @@ def settle(
         obstacles += missing
         notes += note
     if functions.trained_weights and (weights := functions.trained_weights_in_order):
+        notes += [functions.order_note] if functions.order_note else []
         filled[_OPTIONS] = {**config.batch_config.dataset_options, "weights": weights}
         origins[f"{_OPTIONS}.weights"] = Origin(weights, TRAINING_ARGS, weights)
     in_force = _fill(config, filled)
@@ -136,9 +141,12 @@ def reward_functions(
     names = names or function_names(data.U_dataset_name or data.dataset_name)
     if not names or checkpoint.contract or checkpoint.arguments is None:
         return RewardFunctions(names, chosen)
-    trained_weights = checkpoint.argument_fields.get("reward_weights") if shared else None
-    trained = logged_functions(checkpoint.files.trainer_state)
-    return RewardFunctions(names, chosen, trained, tuple(trained_weights or ()))
+    state = checkpoint.files.trainer_state
+    saved_weights = checkpoint.argument_fields.get("reward_weights") if shared else None
+    trained_weights = tuple(saved_weights or ())
+    ordered = order_by_sums(state, trained_weights)
+    trained = ordered or logged_functions(state)
+    return RewardFunctions(names, chosen, trained, trained_weights, bool(ordered))
 
 
 def _read_sections(config: MeasureConfig) -> tuple[dict[str, Any], set[str]]:

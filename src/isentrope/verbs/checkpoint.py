@@ -138,8 +138,8 @@ class Checkpoint(StoredCheckpoint):
         in_force = self._settle(sections | {"batch_config": batch}, settings, reward_names=names)
         config = in_force.config
         functions = reward_functions(self, config.batch_config, names)
-        if functions.note in in_force.notes:
-            log.warning(functions.note)
+        for note in {functions.note, functions.order_note}.intersection(in_force.notes):
+            log.warning(note)
         tasks = None
         if prompts is not None or reward is not None:
             halves = 0.0 if recorded or source is None else 0.5

@@ -12,6 +12,7 @@ of the user's own.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -151,15 +152,18 @@ def list_rewards(reward: RewardLike | Sequence[RewardLike] | None) -> list[Rewar
 
 def names_of_rewards(rewards: Sequence[RewardLike]) -> tuple[str, ...]:
     """Names of reward functions as a trainer logs them; empty where one is a whole task."""
-    if any(isinstance(reward, Task) or reward in TASKS for reward in rewards):
+    whole = (x in TASKS if isinstance(x, str) else isinstance(x, Task) for x in rewards)
+    if any(whole):
         return ()
     return tuple(name for reward in rewards for name in function_names(_name_reward(reward)))
 
 
 def _name_reward(reward: Any) -> str:
-    """What messages and logs call a reward: its name, or that of its class."""
+    """What messages and logs call a reward: its name, or that of its class, as TRL does."""
     if isinstance(reward, str):
         return reward
+    while isinstance(reward, partial):
+        reward = reward.func
     return getattr(reward, "__name__", type(reward).__name__)
 
 
