@@ -29,7 +29,8 @@ def test_no_checkpoint_is_measured_before_another_is_refused_for_its_rate(ended,
     assert done.exit_code == 1
     text = " ".join(done.output.split())
     assert "learning rate of step_4 is 0" in text
-    assert "--set estimator.single_eta=0.0005" in text
+    assert "give a rate by estimator.single_eta=0.0005 (with which its schedule began)" in text
+    assert text.count("--set estimator.single_eta=VALUE") == 1
     assert "measure of" not in done.output
     assert not list((tmp_path / "run").glob("measurements/*"))
 

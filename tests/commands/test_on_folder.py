@@ -221,9 +221,16 @@ def test_a_message_that_names_a_setting_says_how_it_is_given_here(own):
     for sentence in (
         "There is no checkpoint.pt.",
         "The folder checkpoint.old/4 is empty.",
+        "There is no checkpoint.pth.",
+        "The reward function good of sampling.py failed (evaluation.py, line 3).",
         "Give --set estimator.single_eta=1e-4.",
     ):
         assert verb.sentence_of(ValueError(sentence)) == sentence
+    deeper = verb.sentence_of(ValueError("It has precision.update_vector.use_amp."))
+    assert deeper.endswith("as --set precision.update_vector.use_amp=VALUE.")
+    (train,) = (command for command in COMMANDS if command.name == "train")
+    both = "Give checkpoint.base_model, or set model.allow_hub=true in training."
+    assert "--set model.allow_hub=VALUE" in train.sentence_of(ValueError(both))
     unknown = call("measure", own / "step_4", "--set", "batch_config.BE=64")[1]
     absent = call("measure", own / "nowhere")[1]
     assert "--set" not in unknown + absent

@@ -84,10 +84,10 @@ def require_rate(
         return
     if rate is None and (not last or last[0] != 0):
         return
-    began = f"={base[0]:g} (with which its schedule began)" if base and base[0] else "=RATE"
+    began = f"={base[0]:g} (with which its schedule began)" if base and base[0] else ""
     raise ValueError(
         f"The learning rate of {checkpoint.name} is 0, as at the end of a schedule, so how long "
-        f"its step is does not follow: give a rate by --set estimator.single_eta{began}, or leave "
+        f"its step is does not follow: give a rate by estimator.single_eta{began}, or leave "
         "this checkpoint out (a pattern in quotes, as 'run/checkpoint-[24]', names several)."
     )
 

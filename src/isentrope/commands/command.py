@@ -28,11 +28,10 @@ from isentrope.commands.completion import complete_setting
 from isentrope.system.extras import EXTRAS, MissingPackageError
 from isentrope.system.file_contents import yaml_value
 
-_KEY = re.compile(
-    r"\b(?:checkpoint|batch_config|sampling|estimator|analysis|precision|fisher_kernel|evaluation)"
-    r"\.(?!pt\b|json\b|yaml\b|checkpoint_path\b)[a-zA-Z_]{2,}(?![\w/])"
-)
-"""The dotted key of a setting."""
+_KEY = re.compile(r"\b[a-z_]+(?:\.[A-Za-z_]+)+")
+"""What may be the dotted key of a setting, or the name of a file."""
+_IS_ARGUMENT = "checkpoint.checkpoint_path"
+"""The setting that a verb on a folder takes by its argument."""
 
 
 @dataclass(frozen=True)
@@ -215,13 +214,19 @@ class Overridden(Command):
     @classmethod
     def sentence_of(cls, error: BaseException) -> str:
         """The sentence, and how a setting that it names by its key is given."""
+        from isentrope.config.io import KINDS, all_keys
         from isentrope.config.strict_yaml import ConfigError
 
         sentence = super().sentence_of(error)
-        key = _KEY.search(sentence)
-        if key is None or "--set" in sentence or isinstance(error, ConfigError):
+        if "--set" in sentence or isinstance(error, ConfigError):
             return sentence  # who wrote a wrong setting knows how one is given
-        return f"{sentence} Here settings are given as --set {key[0]}=VALUE."
+        kinds = [KINDS[cls.name]] if cls.name in KINDS else KINDS.values()
+        settings = {key for kind in kinds for key in all_keys(kind)} - {_IS_ARGUMENT}
+        for key in _KEY.findall(sentence):
+            above = key.rpartition(".")[0]  # of a value that has keys of its own
+            if key in settings or ("." in above and above in settings):
+                return f"{sentence} Here settings are given as --set {key}=VALUE."
+        return sentence
 
 
 @dataclass(frozen=True, kw_only=True)
