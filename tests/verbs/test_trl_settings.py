@@ -252,6 +252,25 @@ def test_weights_that_no_sum_places_are_in_the_order_given_and_this_is_said(trai
     assert "had which weight in training is in no file: 1 short, 0.5 right" in found.notes[-1]
 
 
+def test_the_weight_of_the_only_function_is_trainings(trained):
+    rewarded_by(trained, "right", reward_weights=[2.0])
+    assert "give the reward function of training" in refused(trained)
+    config, found = settled(trained, given("right"))
+    assert config.batch_config.dataset_options["weights"] == [2.0]
+    assert found.obstacles == ()
+
+
+def test_a_function_that_gave_no_reward_leaves_the_order_of_the_others_known(trained):
+    file = rewarded_by(trained, "short", "none", "right", reward_weights=[1.0, 0.5, 0.25])
+    log = json.loads(file.read_text())
+    means = log["log_history"][-1]
+    means["reward"] -= 0.5 * means["rewards/none/mean"]
+    means["rewards/none/mean"] = None
+    file.write_text(json.dumps(log, sort_keys=True))
+    config, _ = settled(trained, given("none", "right", "short"))
+    assert config.batch_config.dataset_options["weights"] == [0.5, 0.25, 1.0]
+
+
 def test_a_missing_reward_function_is_refused_and_one_of_another_name_is_noted(trained, tmp_path):
     rewarded_by(trained, "right", "short")
     assert refused(trained, given("right", "short")) == ""

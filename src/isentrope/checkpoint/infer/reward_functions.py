@@ -78,8 +78,9 @@ def _as_number(value: Any) -> float:
 def _is_sum(
     total: float, means: Mapping[str, float], order: Sequence[str], weights: Sequence[float]
 ) -> bool:
-    """Whether a logged sum is that of the weighted means."""
-    terms = [weight * means[name] for weight, name in zip(weights, order, strict=True)]
+    """Whether a logged sum is that of the weighted means, where one that gave none adds nothing."""
+    pairs = zip(weights, order, strict=True)
+    terms = [0.0 if math.isnan(means[name]) else weight * means[name] for weight, name in pairs]
     size = max(1e-3, *map(abs, terms))
     return math.isclose(total, sum(terms), rel_tol=0.0, abs_tol=_ROUNDING * size)
 
@@ -112,7 +113,7 @@ class RewardFunctions:
     def trained_weights_in_order(self) -> list[float] | None:
         """Training's weights in the order of `names`; None where they are 1, set, or do not fit."""
         uneven = any(weight != 1 for weight in self.trained_weights)
-        fit = 1 < len(self.names) == len(self.trained_weights)
+        fit = 0 < len(self.names) == len(self.trained_weights)
         if self.chosen or not uneven or not fit:
             return None
         if not self._are_placed:

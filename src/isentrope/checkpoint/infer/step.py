@@ -118,6 +118,12 @@ def _say_own_advantages(step: TrainerStep) -> str:
     return ": give batch_config.U_file with its own advantages"
 
 
+def _say_functions(number: int) -> str:
+    if number == 1:
+        return "the reward function of training"
+    return f"all {number} reward functions of training in its order"
+
+
 ANYWHERE = Where("", lambda step: True)
 SAMPLED = Where("", lambda step: step.sampled)
 GRPO = Where("of GRPO", lambda step: step.kind == "grpo")
@@ -133,9 +139,9 @@ WEIGHTED = Where(
     "where advantages are computed here, unless each is 1, or all functions of training are given",
     lambda step: step.computes_advantages and step.weighted_otherwise,
     lambda step: (
-        f": give all {len(step.get('reward_weights'))} reward functions of training in its order "
-        "(--reward once for each, or a list in batch_config.dataset_name or in Python), which then "
-        "have these weights where none are set, or give batch_config.U_file with its own advantages"
+        f": give {_say_functions(len(step.get('reward_weights')))} (--reward once for each, or a "
+        "list in batch_config.dataset_name or in Python) without weights, which are then these, or "
+        "give batch_config.U_file with its own advantages"
     ),
 )
 UNHELD = Where(
