@@ -37,7 +37,7 @@ def test_what_failed_comes_before_all_else_and_is_named_at_the_end():
     assert [finding.name for finding in table.rows] == ["five", "three", "four"]
     check = next(verb for verb in COMMANDS if verb.name == "check")
     (sentence,) = check(config="folder").failures(found)
-    assert sentence == "1 check failed (step_4: five)."
+    assert sentence == "1 check failed (step_4: five): do what its row says, then check again."
 
 
 def test_an_evaluation_begins_with_its_sentence_and_names_what_a_note_limits():

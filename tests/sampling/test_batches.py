@@ -2,7 +2,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 import pytest
 import torch
@@ -97,6 +97,18 @@ def kinds_kept(kinds, n, batch_size, rounds):
     useful = [kind for kind in kinds if kind != "useless"]
     assert report.drawn - report.rejected == n <= n + report.left_over <= len(useful)
     return tuple(list(KINDS)[int(x)] for x in batch.response_ids[::2])
+
+
+def test_rounds_are_logged_once_in_ten_seconds_and_the_forecast_always(monkeypatch, caplog):
+    caplog.set_level("INFO", logger="isentrope")
+    monkeypatch.setattr("isentrope.system.progress._running_logged", logged := {"at": -inf})
+    for seconds in (0, 10):
+        logged["at"] -= seconds
+        queue = iter([["useless"]] * 11 + [["a"]])
+        filling = Filling(Groups(1, 2, 1, redraw_limit=11), 2)
+        filling.fill(lambda k, queue=queue: rollouts_of_kinds(next(queue)))
+    lines = [message.split()[0] for message in caplog.messages]
+    assert Counter(lines) == {"Round": 2, "The": 2}
 
 
 @pytest.mark.parametrize(("batch_size", "rounds"), [(6, 2), (12, 1)])

@@ -8,9 +8,11 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from isentrope.checkpoint.files import step_name
+from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
 from isentrope.verbs.replay import SAME_NORM, SAME_STEP, NoNextStepError, replay
+from tests.tiny_checkpoint import edit_json
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -81,3 +83,25 @@ def test_a_step_of_mixed_precision_is_replayed_as_its_trainers_arguments_say(tmp
     exact = tmp_path / "training_state" / "step_0"
     (exact / "training_args.bin").unlink()
     assert not replayed(exact)[SAME_STEP].passed
+
+
+def test_signs_that_rounding_turns_are_not_another_step_and_a_wrong_rate_is(tmp_path):
+    """Adam's first step has the size of its rate wherever there is a gradient, however small."""
+    runs.trainer(tmp_path, bf16=True, steps=1).train()
+    first = tmp_path / "training_state" / "step_0"
+    U, update = read_next_update(first)
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.randn(len(c), generator=generator) for c in U.token_weights]
+
+    def replay_with(size, rate=update["learning_rate"]):
+        weights = [c * (1 + size * z) for c, z in zip(U.token_weights, noise, strict=True)]
+        record = first / "next_update"
+        U.with_columns(token_weights=weights).save(record / "rollouts.parquet")
+        edit_json(record / "update.json", **update | {"learning_rate": rate})
+        return replayed(first)[SAME_STEP]
+
+    like_rounding = replay_with(0.01)
+    assert like_rounding.passed
+    assert "gives the step to" in like_rounding.detail
+    assert not replay_with(0.01, 1.01 * update["learning_rate"]).passed
+    assert not replay_with(0.3).passed

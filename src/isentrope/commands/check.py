@@ -44,8 +44,11 @@ class CheckCommand(Checked, Changeable):
         from isentrope.config.io import dump_chosen
         from isentrope.system.files import write_bytes
         from isentrope.system.processes import rank
-        from isentrope.verbs.check import check
-        from isentrope.verbs.replay import replay
+        from isentrope.system.progress import progress
+
+        with progress().bar("loading the libraries"):
+            from isentrope.verbs.check import check
+            from isentrope.verbs.replay import replay
 
         if self.write is not None:
             self._require_writable(Path(self.write))
@@ -113,4 +116,6 @@ class CheckCommand(Checked, Changeable):
         if not number:
             return []
         where = "; ".join(f"{name}: {', '.join(names)}" for name, names in failed.items())
-        return [f"{number} check{'' if number == 1 else 's'} failed ({where})."]
+        if number == 1:
+            return [f"1 check failed ({where}): do what its row says, then check again."]
+        return [f"{number} checks failed ({where}): do what their rows say, then check again."]

@@ -31,7 +31,7 @@ from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.task import Task
-from isentrope.system.progress import ProgressCallback, silent
+from isentrope.system.progress import ProgressCallback, log_running, silent
 
 _log = logging.getLogger("isentrope")
 
@@ -209,7 +209,7 @@ class Filling:
                     parts.append(batch.select(rows))
             progress(min(self._useful, n) * size, n * size)
             if round_ > 1 or self._useful < n:
-                _log.info(
+                log_running(  # where rewards are sparse, each step has a dozen rounds
                     "Round %d of drawing: %d groups drawn, %d have an advantage, %d are needed.",
                     *(round_, len(self._rewards), self._useful, n),
                 )

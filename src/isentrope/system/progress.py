@@ -6,6 +6,7 @@ without a line: in a job's log, silent work looks like work that hangs.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +195,22 @@ class Progress:
                 self._lines.close()
 
         return observe
+
+
+_running_logged = {"at": -math.inf}
+
+
+def log_running(message: str, *values: object) -> None:
+    """Log a line on work that goes on, unless another was logged less than ten seconds ago.
+
+    Args:
+        message: With the placeholders of `logging`.
+        values: What stands in their places.
+    """
+    now = time.monotonic()
+    if now - _running_logged["at"] >= SILENCE:
+        _running_logged["at"] = now
+        log.info(message, *values)
 
 
 def _words(what: str, stage: str) -> str:

@@ -51,6 +51,7 @@ from isentrope.sampling.prompts import PromptLike
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
 from isentrope.system.processes import join_processes
+from isentrope.system.progress import progress
 from isentrope.update.objective import entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
@@ -77,12 +78,13 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
             settings = replace(settings, obstacles=obstacles)
             alone = settings.config
             memory: list[Finding] = []
-            try:
-                require_memory(MEASURE.name, checkpoint.name, checkpoint.path, alone)
-            except DoesNotFitError as error:
-                memory.append(Finding("memory", False, str(error)))
-            policy = checkpoint.load(alone.checkpoint, alone.sampling)
-            policy.share_work()
+            with progress().bar(f"loading {checkpoint.name}"):
+                try:
+                    require_memory(MEASURE.name, checkpoint.name, checkpoint.path, alone)
+                except DoesNotFitError as error:
+                    memory.append(Finding("memory", False, str(error)))
+                policy = checkpoint.load(alone.checkpoint, alone.sampling)
+                policy.share_work()
             sampler = Sampler(policy, alone, checkpoint.path)
             findings[checkpoint.name] = [*memory, *_check_one(checkpoint, settings, sampler)]
     return findings
@@ -96,11 +98,15 @@ def _check_one(
     config = settings.config
     estimator = config.estimator
     precision = config.precision
-    adapter = check_adapter(policy, checkpoint.path, checkpoint.optimizer)
-    findings = [_compare_settings(policy, checkpoint, settings), adapter]
+    with progress().bar("comparing settings and optimizer with the model"):
+        adapter = check_adapter(policy, checkpoint.path, checkpoint.optimizer)
+        findings = [_compare_settings(policy, checkpoint, settings), adapter]
     E, U, rewarded = _batches(sampler)
     findings.append(rewarded)
-    with at_precision(policy, precision.updating):
+    with (
+        at_precision(policy, precision.updating),
+        progress().bar("taking the step of the optimizer"),
+    ):
         findings += _check_batch(sampler, U, checkpoint, settings)
         longest = sampler.longest(U)
         more: list[Finding] = []
@@ -137,9 +143,11 @@ def _check_one(
         dropped = training_dropout(policy.model, checkpoint.argument_fields)
     with at_precision(policy, precision.measuring):
         few = E.select(range(min(FEW, len(E))))
-        findings += check_instrument(policy, few, along, training_rates=dropped)
+        with progress().bar("testing the scorer"):
+            findings += check_instrument(policy, few, along, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, SAME_LOGITS)):
-            findings += check_sampler(policy, E, along)
+            with progress().bar("testing the sampler"):
+                findings += check_sampler(policy, E, along)
     return findings
 
 

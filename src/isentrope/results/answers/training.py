@@ -7,7 +7,6 @@ from typing import Any
 from isentrope.results.answers.blocks import Sentence
 from isentrope.results.answers.evaluate import TRAINING
 from isentrope.results.answers.words import short
-from isentrope.system.formatting import listed
 
 _LOGGED = {"entropy": ("entropy", " nats per token"), "reward": ("reward", "")}
 """Words and unit of each mean over a step's own responses."""
@@ -40,7 +39,7 @@ def training_sentence(steps: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
         parts.append(f"{words} {verb} from {short(before)} to {short(after)}, {size}")
     if len(steps) > 1 and parts:
         yield Sentence(
-            f"From step {first['step']} to step {last['step']}, {listed(parts)}; each is the mean "
-            "of one step's responses, without an interval.",
+            f"From step {first['step']} to step {last['step']}, {', and '.join(parts)}; each is "
+            "the mean of one step's responses, without an interval.",
             question=TRAINING,
         )
