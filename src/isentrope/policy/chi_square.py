@@ -203,7 +203,7 @@ def compare_hidden(
 ) -> list[Tensor]:
     """The same of several points whose output embedding is the scorer's, a few tokens at a time.
 
-    The logits of the reference are computed once for all points.
+    The reference is computed once for all points, whose logits are held one point at a time.
 
     Args:
         scorer: The model.
@@ -223,14 +223,16 @@ def compare_hidden(
     columns: list[list[Tensor]] = [[] for _ in points]
     for start in range(0, len(batch.targets), rows):
         block = slice(start, start + rows)
-        drawn_logits = drawn.head(drawn.hidden[block]).split(compared)
-        moved_logits = [scorer.head(hidden[block]).split(compared) for hidden in points]
-        for k, targets in enumerate(torch.split(batch.targets[block], compared)):
-            log_p = (drawn_logits[k].to(softmax.dtype) / temperature).log_softmax(1)
-            p = log_p.exp()
-            for of_point, logits in zip(columns, moved_logits, strict=True):
-                scaled = logits[k].to(softmax.dtype) / softmax.temperature
-                of_point.append(compare_softmaxes(scaled, log_p, p, targets, remainder))
+        targets = torch.split(batch.targets[block], compared)
+        reference: list[tuple[Tensor, Tensor]] = []
+        for logits in drawn.head(drawn.hidden[block]).split(compared):
+            log_p = (logits.to(softmax.dtype) / temperature).log_softmax(1)
+            reference.append((log_p, log_p.exp()))
+        for of_point, hidden in zip(columns, points, strict=True):
+            pieces = scorer.head(hidden[block]).split(compared)  # of one point at a time
+            for logits, (log_p, p), drawn_tokens in zip(pieces, reference, targets, strict=True):
+                scaled = logits.to(softmax.dtype) / softmax.temperature
+                of_point.append(compare_softmaxes(scaled, log_p, p, drawn_tokens, remainder))
     return [torch.cat(of_point) for of_point in columns]
 
 

@@ -118,7 +118,8 @@ def _say_own_advantages(step: TrainerStep) -> str:
     return ": give batch_config.U_file with its own advantages"
 
 
-def _say_functions(number: int) -> str:
+def _say_functions(step: TrainerStep) -> str:
+    number = len(step.get("reward_weights") or ())
     if number == 1:
         return "the reward function of training"
     return f"all {number} reward functions of training in its order"
@@ -139,7 +140,7 @@ WEIGHTED = Where(
     "where advantages are computed here, unless each is 1, or all functions of training are given",
     lambda step: step.computes_advantages and step.weighted_otherwise,
     lambda step: (
-        f": give {_say_functions(len(step.get('reward_weights')))} (--reward once for each, or a "
+        f": give {_say_functions(step)} (--reward once for each, or a "
         "list in batch_config.dataset_name or in Python) without weights, which are then these, or "
         "give batch_config.U_file with its own advantages"
     ),
