@@ -43,6 +43,9 @@ _STEP_KEYS = {TRAINER_STATE: "global_step", CONTRACT: "step", "isentrope_state.j
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
 
+HELD_OUT_FILE = "held_out.jsonl"
+"""File of `next_update/` with prompts that the run does not train on."""
+
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 _T = TypeVar("_T")
 TensorHeaders = dict[str, tuple[str, list[int]]]

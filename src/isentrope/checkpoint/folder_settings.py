@@ -1,8 +1,8 @@
 """The settings of a checkpoint folder that no configuration names: its batches and its rewards.
 
     U   the batch that training recorded (next_update/) with its weights, else drawn
-    E   drawn from the prompts that are given, else from those that training held out, else fresh
-        responses to the prompts of the recorded batch
+    E   drawn from the prompts that are given, else from those that training held out (its contract,
+        or next_update/held_out.jsonl), else fresh responses to the prompts of the recorded batch
 
 Where U is drawn from prompts that are given, one half of them is for E and the other for U. The
 data of training are those in the contract of `isentrope train`. All other settings are filled in
@@ -15,18 +15,21 @@ from csv import reader
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint.files import CheckpointFolder
+from isentrope.checkpoint.files import HELD_OUT_FILE, CheckpointFolder
 from isentrope.checkpoint.folders import checkpoint_folders
 from isentrope.config.io import key_of
 from isentrope.config.strict_yaml import ConfigError
 from isentrope.sampling.tasks.names import TASKS, files_of_task, is_task
 from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.manifest import verification
+from isentrope.system.one_line import plural
 from isentrope.system.python_file import defines_function
 from isentrope.system.reading import parse_json, read_json, read_text, reading
 
 _RESPONSES = 256
 """Responses of E where its prompts are those of the recorded batch, about."""
+_LEAST_PROMPTS = 4
+"""Prompts of the recorded batch from which on an error over prompts is worth its name."""
 _CHECKPOINTS = "checkpoint.checkpoint_path"
 _OTHER_DATA = {f"batch_config.{name}" for name in ("U_file", "U_dataset_name", "U_dataset_path")}
 """Settings that say where U comes from."""
@@ -92,9 +95,15 @@ def folder_settings(
             batch.pop(name, None)
         batch["U_file"] = str(record)
         sections["estimator"] = {"objective": "recorded"}
-        if prompts is None and not training and "batch_config.E_file" not in chosen:
-            batch |= _prompts_of_record(record, task)
-            analysis["overlap"] = "independent"  # equal responses are chance
+        if "batch_config.dataset_path" in chosen:
+            batch.setdefault("dataset_name", _BY_REFERENCE)
+        elif prompts is None and not training and "batch_config.E_file" not in chosen:
+            held_out = record.with_name(HELD_OUT_FILE)
+            if held_out.is_file():
+                batch |= {"dataset_name": task or _BY_REFERENCE, "dataset_path": str(held_out)}
+            else:
+                batch |= _prompts_of_record(record, task, chosen)
+                analysis["overlap"] = "independent"  # equal responses are chance
     elif prompts is not None and not chosen & _OTHER_DATA and _has_no_splits(batch["dataset_name"]):
         batch["dataset_options"] = {"test_share": 0.5}
     if analysis:
@@ -116,6 +125,7 @@ def require_batches(sections: FolderSections, overrides: Iterable[str] = ()) -> 
     folder = sections["checkpoint"]["checkpoint_path"]
     batch = sections["batch_config"]
     named = bool(chosen & {"dataset_name", "task"})
+    require_several(sections, "give --prompts FILE (jsonl, parquet or csv) for E.")
     if "dataset_name" not in batch and not named and "E_file" not in chosen:
         raise ConfigError(
             f"{folder} says neither which prompts it was trained on nor which batch comes next: "
@@ -129,6 +139,28 @@ def require_batches(sections: FolderSections, overrides: Iterable[str] = ()) -> 
             f"The step from {folder} is computed on a batch that is drawn here and needs rewards: "
             "give --reward FILE.py:NAME, the reward function of training (or --reward prompts, "
             "where a response is correct if it equals its reference)."
+        )
+
+
+def require_several(sections: FolderSections, cure: str) -> None:
+    """Refuse a recorded batch of too few prompts where E would be responses to these.
+
+    Args:
+        sections: Of `folder_settings`.
+        cure: How prompts are given, as the end of a sentence.
+
+    Raises:
+        ConfigError: In a sentence that ends with the cure.
+    """
+    batch = sections["batch_config"]
+    if batch.get("fixed_prompts") != "E":
+        return
+    record = Path(batch["dataset_path"])
+    number = len(_distinct_prompts(record))
+    if number < _LEAST_PROMPTS:
+        raise ConfigError(
+            f"{record} has responses to {plural(number, 'prompt')}, and an error over prompts "
+            f"needs {_LEAST_PROMPTS} or more: {cure}"
         )
 
 
@@ -223,17 +255,24 @@ def _find_record(checkpoint: Path) -> Path | None:
     return file if replays else None
 
 
-def _prompts_of_record(record: Path, reward: str | None) -> dict[str, Any]:
+def _distinct_prompts(record: Path) -> set[tuple[int, ...]]:
+    """Token ids of the prompts of a recorded batch."""
+    return {tuple(ids) for ids in read_arrow(record)["prompt_ids"].to_pylist()}
+
+
+def _prompts_of_record(record: Path, reward: str | None, chosen: Collection[str]) -> dict[str, Any]:
     """E of as many responses to each prompt of the recorded batch; errors are over prompts."""
-    prompts = {tuple(ids) for ids in read_arrow(record)["prompt_ids"].to_pylist()}
-    return {
+    batch: dict[str, Any] = {
         "dataset_name": reward or _BY_REFERENCE,
         "dataset_path": str(record),
         "fixed_prompts": "E",
         "allow_overlap": True,
-        "B_E": len(prompts),
-        "G_E": max(2, _RESPONSES // len(prompts)),
     }
+    if "batch_config.B_E" not in chosen:
+        number = len(_distinct_prompts(record))
+        batch["B_E"] = number
+        batch["G_E"] = max(2, _RESPONSES // number)
+    return batch
 
 
 def _has_no_splits(task: str) -> bool:

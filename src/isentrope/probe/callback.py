@@ -86,7 +86,8 @@ class EntropyProbe(Readings):
                 step cannot have is taken at the next step that can.
             size: Prompts per reading, drawn with replacement, one response each.
             record: Also write the step taken from each checkpoint that the trainer saves into its
-                `next_update/`, which `objective="recorded"` replays; it needs `attach`.
+                `next_update/`, which `objective="recorded"` replays, with the held-out prompts,
+                from which E is drawn; it needs `attach`.
             control: The step control (`EntropyBudget`), if there is one: its λu is a part of the
                 step. It must be among the trainer's callbacks before the probe.
             options: What a reading is.
@@ -134,7 +135,7 @@ class EntropyProbe(Readings):
         self.options.sampling(trainer.args)
         if self._record:
             require_recordable(trainer)
-            self._recorder = StepRecorder(trainer)
+            self._recorder = StepRecorder(trainer, self._prompts)
         trainer.add_callback(self)
         add_to_log(trainer, self.latest)
         return self

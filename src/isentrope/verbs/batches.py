@@ -24,6 +24,7 @@ from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import progress
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.verbs.batch_files import read_rollouts
+from isentrope.verbs.prompts_in_turn import by_distinct_prompt, first_prompts
 
 PromptIds = tuple[int, ...]
 
@@ -155,7 +156,8 @@ class Sampler:
         """E from a file, checked against the policy."""
         most = self.config.sampling.max_new_tokens
         template = self.data.chat_template_kwargs
-        return read_rollouts(self.policy, path, self.evaluation_task, most, template)
+        E = read_rollouts(self.policy, path, self.evaluation_task, most, template)
+        return E if Path(path).suffix == ".parquet" else by_distinct_prompt(E)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -166,11 +168,10 @@ class Sampler:
         data = self.data
         prompts = _exclude(self.policy, self.evaluation_task().prompts, exclude, "E")
         if data.fixed_prompts:
-            return self.in_turn("E", prompts)
+            return by_distinct_prompt(self.in_turn("E", prompts))
         generator = torch.Generator().manual_seed(data.seeds["E"])
-        draws = torch.randint(len(prompts), (data.B_E,), generator=generator)
-        chosen = [prompts[k] for k in draws.tolist()]
-        return self.respond(chosen, data.G_E, generator, "sampling E")
+        draws = torch.randint(len(prompts), (data.B_E,), generator=generator).tolist()
+        return self.respond([prompts[k] for k in draws], data.G_E, generator, "sampling E")
 
     def in_turn(self, name: Literal["E", "U"], prompts: Sequence[PromptLike]) -> Rollouts:
         """Responses to the first prompts, from the first one again where there are too few."""
@@ -240,15 +241,14 @@ class Sampler:
         advantages = self.config.estimator.advantage_rule
         precision = self.config.precision.sampling
         prompts = _exclude(self.policy, task.prompts, exclude, "U")
-        weights = self.weights_of(prompts)
         with at_precision(self.policy, precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
-                prompts[: data.B_U] if data.fixed_prompts is True else prompts,
+                first_prompts(prompts, data.B_U) if data.fixed_prompts is True else prompts,
                 rewarding(task, self.policy, self.checkpoint),
                 Groups(data.B_U, data.G, sampling.max_new_tokens, advantages, data.redraw_limit),
                 seed=data.seeds["U"],
-                weights=weights,
+                weights=self.weights_of(prompts),
                 batch_size=sampling.batch_size,
                 progress=advance,
             )

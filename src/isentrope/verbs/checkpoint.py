@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
-from isentrope.checkpoint.folder_settings import PROMPT_SETTINGS, folder_settings
+from isentrope.checkpoint.folder_settings import PROMPT_SETTINGS, folder_settings, require_several
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.settings import GivenBatch
 from isentrope.checkpoint.settle import reward_functions, settle
@@ -91,7 +91,8 @@ class Checkpoint(StoredCheckpoint):
 
         Args:
             prompts: Texts, `Prompt`s, conversations or token ids, or a file of prompts; None for
-                those that training held out, or else those of the batch that it recorded.
+                those that training held out (the probe's, beside the batch that it recorded), or
+                else those of that batch, 4 or more.
             reward: The reward function of training as TRL calls it, or one of a response and its
                 reference; a task; a name, "file.py:name"; or a list of functions, which have
                 training's weights. None for that of `isentrope train`, or for an E without rewards
@@ -107,8 +108,12 @@ class Checkpoint(StoredCheckpoint):
         Raises:
             ValueError: If prompts or rewards are missing, or a setting is not training's.
         """
-        fresh = [] if U is None else ["batch_config.repeats=1"]  # not the recorded batch
-        sections = folder_settings(str(self.path), overrides=fresh)
+        chosen = [] if U is None else ["batch_config.repeats=1"]  # not the recorded batch
+        if E is not None or "B_E" in ((settings or {}).get("batch_config") or ()):
+            chosen.append("batch_config.B_E=")  # not so many for each recorded prompt
+        sections = folder_settings(str(self.path), overrides=chosen)
+        if prompts is None and not isinstance(reward, Task):
+            require_several(sections, "give draw prompts for E.")
         batch = dict(sections["batch_config"])
         recorded = "U_file" in batch
         rewards = list_rewards(reward)
@@ -128,12 +133,7 @@ class Checkpoint(StoredCheckpoint):
                 f"{self.path} says neither which prompts it was trained on nor which batch comes "
                 "next: give draw prompts, and the reward function of training."
             )
-        if U is not None:
-            batch["B_U"] = U
-        if E is not None and "G_E" in batch:  # as many for each prompt of the recorded batch
-            batch["G_E"] = max(1, round(E / batch["B_E"]))
-        elif E is not None:
-            batch["B_E"] = E
+        batch |= {name: size for name, size in {"B_U": U, "B_E": E}.items() if size is not None}
         names = names_of_rewards(rewards)
         in_force = self._settle(sections | {"batch_config": batch}, settings, reward_names=names)
         config = in_force.config
@@ -148,7 +148,7 @@ class Checkpoint(StoredCheckpoint):
         policy = self._load_once(config.checkpoint, config.sampling)
         sampler = Sampler(policy, config, self.path, tasks)
         drawn_E, drawn_U, _ = sampler.batches()
-        if "G_E" in batch:
+        if batch.get("fixed_prompts") == "E":
             self._on_batch = drawn_E.fingerprint
         rewarded = reward is not None or "reward" not in sections.get("analysis", {})
         if rewarded and (prompts is None or reward is not None):

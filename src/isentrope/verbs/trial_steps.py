@@ -72,6 +72,13 @@ class TrialSteps:
                 f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
                 "through ratios other than 1, or its coefficient changes with the steps of a run."
             )
+        if ready.U.rewards is None:
+            raise ValueError(
+                "A control needs the rewards of U, and the batch that training recorded (or "
+                "batch_config.U_file) has none; a --reward beside it is that of E alone. Draw U "
+                "by --prompts FILE --reward FILE.py:NAME --set batch_config.B_U=32, or record "
+                "rewards with the batch."
+            )
         self._ready = ready
         sampler = ready.sampler
         self.plain = step = ready.step

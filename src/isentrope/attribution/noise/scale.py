@@ -237,8 +237,9 @@ def require_units(n: int, unit: str) -> None:
     """
     if n < MIN_UNITS:
         raise ValueError(
-            f"The noise scale is computed from how {unit} differ, and there are {n} of them: give "
-            f"{MIN_UNITS} or more (16 for a useful interval)."
+            f"The noise scale is computed from how {unit} differ, and of {n} it cannot be: it "
+            f"needs {MIN_UNITS} or more (16 for a useful interval). Draw U by batch_config.B_U=16, "
+            "for a checkpoint folder with --prompts FILE and --reward FILE.py:NAME."
         )
 
 

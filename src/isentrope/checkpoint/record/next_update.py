@@ -4,6 +4,7 @@ training_state/step_N/next_update/    written when step N + 1 is done: the step 
   rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights,
                          entropy weights where the loss has an entropy term
   update.json            learning rate, gradient norm, clip norm, loss of that step
+  held_out.jsonl         the probe's held-out prompts, where a probe recorded the step
   control.safetensors    λu, where a step control added it: θ_N+1 = θ_N + η (v + λu)
 
 A record is as good as the gradient that its weights replay, whose error is computed here too.
@@ -11,7 +12,7 @@ A record is as good as the gradient that its weights replay, whose error is comp
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.checkpoint.files import CHECKPOINT, require_own_update
+from isentrope.checkpoint.files import CHECKPOINT, HELD_OUT_FILE, require_own_update
 from isentrope.models.float_types import AUTOCAST
 from isentrope.models.precision import AUTOCAST_FIELDS, Precision
 from isentrope.nouns.choices import RECORDED
@@ -125,6 +126,7 @@ def write_next_update(
     rollouts: Rollouts,
     update: Mapping[str, Any],
     control: Vector | None = None,
+    held_out: Sequence[str] = (),
 ) -> None:
     """Write the step taken from a checkpoint beside it; an existing record is kept.
 
@@ -133,12 +135,15 @@ def write_next_update(
         rollouts: The batch of the step from θ_N to θ_N+1, with token weights.
         update: The other quantities of that step.
         control: The part that a step control added to v, or None.
+        held_out: Prompts that the run does not train on, as lines of a file of prompts.
     """
     target = checkpoint / NEXT_UPDATE
     if target.exists():
         return
     with whole_folder(target) as partial:
         rollouts.save(partial / "rollouts.parquet")
+        if held_out:
+            (partial / HELD_OUT_FILE).write_text("".join(f"{line}\n" for line in held_out))
         if control is not None:
             save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL_FILE)
             update = {**update, "controlled": True}

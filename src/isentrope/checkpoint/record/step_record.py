@@ -9,10 +9,11 @@ it does not replay, and holds no weights.
 
 checkpoint-N/next_update/rollouts.parquet    ids, token weights, entropy weights and advantages
                                              where there are any
+checkpoint-N/next_update/held_out.jsonl      the prompts that the run does not train on, if any
 checkpoint-N/next_update/update.json         step, rate, norms, temperature, replayable, its error
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint.record.contract import optimizer_names, write_names
+from isentrope.checkpoint.record.held_out import held_out_lines
 from isentrope.checkpoint.record.next_update import (
     NEXT_UPDATE,
     precision_of,
@@ -37,7 +39,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import texts_of
-from isentrope.sampling.prompts import name_prompts
+from isentrope.sampling.prompts import Prompt, name_prompts
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, together
 
@@ -47,10 +49,13 @@ class StepRecorder:
 
     Attributes:
         trainer: A transformers Trainer.
+        held_out: Prompts that it does not train on, kept beside each record.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, held_out: Sequence[Prompt] = ()) -> None:
         self.trainer = trainer
+        self.held_out = held_out
+        self._held_out_lines: list[str] = []
         self._pieces: list[ForwardPass] = []
         self._rows: list[tuple[Rollouts, Rollouts]] = []
         self._inputs: Any = None
@@ -152,6 +157,7 @@ class StepRecorder:
                     precision=precision_of(args),
                 )
             )
+            self._held_out_lines = together(lambda: held_out_lines(policy, self.held_out))
             max_norm = args.max_grad_norm or None
             tolerance = replay_tolerance(policy)
             replays: list[tuple[float, float, Rollouts | None]] = []
@@ -192,7 +198,7 @@ class StepRecorder:
         def save() -> None:
             if rank() == 0 and checkpoint.is_dir():
                 write_names(checkpoint, optimizer_names(self._model, self.trainer.optimizer))
-                write_next_update(checkpoint, rollouts, update, control)
+                write_next_update(checkpoint, rollouts, update, control, self._held_out_lines)
 
         together(save)
         if not update["replayable"]:

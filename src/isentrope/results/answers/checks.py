@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from isentrope.checks.instrument import ROUNDING_FLOOR
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.results.answers.blocks import Sentence
@@ -54,7 +55,7 @@ def checks_of_measure(result: MeasureResult) -> Iterator[Check]:
     smallest = result.checks.rounding_floor.smallest_eta
     if rate is not None and smallest is not None:
         yield Check(
-            "rounding floor",
+            ROUNDING_FLOOR,
             short(smallest),
             f"below the {result.rate_name} {short(rate)}",
             smallest <= rate,

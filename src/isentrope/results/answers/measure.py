@@ -24,6 +24,7 @@ from isentrope.results.answers.blocks import (
     value_and_interval,
 )
 from isentrope.results.answers.checks import (
+    ROUNDING_FLOOR,
     TRUST,
     WEIGHTS,
     checks_of_measure,
@@ -75,7 +76,21 @@ def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
         return
     step = f"One step from {result.name} at the {result.rate_name} η = {short(result.rate)}"
     wrong = [name for name in failed(list(checks_of_measure(result))) if name != WEIGHTS]
-    if wrong:
+    if result.batches.E.prompt_draws < 2:
+        text = (
+            f"{step}: no change of entropy is given, because E has responses to one prompt alone, "
+            "and errors are over prompts; draw E from several prompts (--prompts FILE, or "
+            "batch_config.B_E)."
+        )
+        yield Sentence(text, "doubt", HOW_MUCH)
+    elif wrong == [ROUNDING_FLOOR]:
+        text = (
+            f"{step}: no change of entropy is given, because its learning rate is below the "
+            "smallest that rounding lets this E measure (rounding floor); use "
+            "precision.runtime_dtype=float64."
+        )
+        yield Sentence(text, "doubt", HOW_MUCH)
+    elif wrong:
         text = (
             f"{step}: no change of entropy is given, because a check failed ({listed(wrong)}); "
             "isentrope check says what to do."

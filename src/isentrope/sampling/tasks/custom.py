@@ -77,6 +77,9 @@ class _ResponseLine(_PromptLine, extra="forbid"):
     entropy_weights: list[_Number] = []
 
 
+PROMPT_FIELDS = frozenset(_ResponseLine.model_fields)
+"""Names in a line that are not columns for reward functions alone."""
+
 PromptSource = str | Path | Sequence[PromptLike]
 """A file of prompts, or prompts."""
 
