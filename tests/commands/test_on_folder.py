@@ -256,5 +256,7 @@ def test_every_reward_that_is_given_counts_by_any_road(own, tmp_path):
         assert code == 0, text
         found[road] = numbers(tmp_path / road)["reward"]
     assert all(reward == found["options"] for reward in found.values())
+    mixed = ["--reward", "addition", *both[:2]]
+    assert "addition is a whole task" in call("measure", own / "step_4", *prompts, *mixed)[1]
     one, message, _ = call("measure", own / "step_4", *prompts, *both[:2], *sets())
     assert (one, "give all 2 reward functions of training" in message) == (1, True)

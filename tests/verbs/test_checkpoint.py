@@ -119,7 +119,7 @@ def test_the_lines_of_readme_run(own, monkeypatch, capsys):
 
 def test_what_is_missing_is_one_sentence(own):
     checkpoint = ise.Checkpoint(own / "step_4")
-    for arguments in ([], [PROMPTS], [None, reward]):
+    for arguments in ([], [PROMPTS], [None, reward], [PROMPTS, []]):
         with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
             checkpoint.draw(*arguments)
         assert "give" in str(refusal.value)
@@ -153,3 +153,6 @@ def test_settings_that_are_no_sections_are_refused_by_the_form_that_they_have(ow
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
         checkpoint.draw(own / "prompts.jsonl", reward, settings={"estimator.single_eta": 1e-4})
     assert "(estimator: {single_eta: …})" in str(refusal.value)
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
+        checkpoint.draw(own / "prompts.jsonl", reward, settings={"checkpoint": 3})
+    assert "checkpoint: should be a valid dictionary" in str(refusal.value)

@@ -279,6 +279,7 @@ def test_a_missing_reward_function_is_refused_and_one_of_another_name_is_noted(t
     assert "short is missing" in message
     ignored = "estimator.ignore_training_settings=[reward_funcs]"
     assert refused(trained, given("right"), ignored) == ""
+    assert refused(trained, given("right", "right")) == ""  # as wrappers of one name are
     _, found = settled(trained, given("total"))
     assert not found.obstacles
     assert "called right, short (trainer_state.json), and those given here total" in found.notes[-1]

@@ -177,6 +177,11 @@ def _require_known(
         _require_prompts(Path(prompts).expanduser())
     if reward is not None and prompts is None and not _PROMPTS_OF_SETTINGS.intersection(chosen):
         _require_own_prompts(folder, reward)
+    whole = [name for name in (reward or "").split(", ") if name in TASKS]
+    if reward is not None and whole and reward not in TASKS:
+        raise ConfigError(
+            f"--reward {whole[0]} is a whole task: give it alone, or functions (FILE.py:NAME)."
+        )
     if reward is not None and not is_task(reward):
         raise ConfigError(
             f"--reward {reward} is neither FILE.py:NAME of a reward function nor one of "

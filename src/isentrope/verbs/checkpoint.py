@@ -277,13 +277,13 @@ class Checkpoint(StoredCheckpoint):
         reward_names: tuple[str, ...] = (),
     ) -> SettingsInForce:
         """Sections and the settings that win over them, filled with those of training."""
+        where = {"checkpoint_path": str(self.path), "base_model": self.base_model}
+        where["allow_hub"] = self.allow_hub
         content = {name: dict(section) for name, section in sections.items()}
+        content["checkpoint"] = where
         for name, section in (settings or {}).items():
             mapped = isinstance(section, Mapping)  # else the configuration refuses it
             content[name] = {**content.get(name, {}), **section} if mapped else section
-        where = {"checkpoint_path": str(self.path), "base_model": self.base_model}
-        where["allow_hub"] = self.allow_hub
-        content["checkpoint"] = where | dict((settings or {}).get("checkpoint", {}))
         in_force = settle(self, load_config(content), batch, reward_names)
         refuse(in_force.obstacles, in_force.ignored, self.name)
         return in_force

@@ -163,7 +163,8 @@ class RewardFunctions:
         if any(obstacle.name == "reward_weights" for obstacle in obstacles):
             return [], []
         missing = [name for name in self.trained if name not in self.names]
-        if computed and set(self.names) < set(self.trained):
+        fewer = len(self.names) < len(self.trained)  # else some have the name of another one
+        if computed and fewer and set(self.names) < set(self.trained):
             words = (
                 f"training had the reward functions {', '.join(self.trained)} ({TRAINER_STATE}), "
                 f"and {', '.join(missing)} is missing here: give all of them (--reward once for "

@@ -144,9 +144,21 @@ def task_of(
 
 
 def list_rewards(reward: RewardLike | Sequence[RewardLike] | None) -> list[RewardLike]:
-    """The rewards that are given, each by itself; none for None."""
+    """Take rewards that are given as one or as several.
+
+    Args:
+        reward: One, a list, or None.
+
+    Returns:
+        Each by itself; none for None.
+
+    Raises:
+        ValueError: If a list is empty.
+    """
     if reward is None:
         return []
+    if isinstance(reward, (list, tuple)) and not reward:
+        raise ValueError("reward is an empty list: give reward functions, or None.")
     return [*reward] if isinstance(reward, (list, tuple)) else [cast(RewardLike, reward)]
 
 
