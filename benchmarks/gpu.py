@@ -440,7 +440,7 @@ def quantised_rows(name: str, device: str) -> list[str]:
 def planned_rows(name: str, device: str) -> Iterator[list[str]]:
     """What `isentrope plan` says of four verbs on a checkpoint, beside what they take."""
     from isentrope.cli.commands import MEASURING
-    from isentrope.config.io import load_config
+    from isentrope.config.io import load_any, load_config
     from isentrope.verbs.loop import run_verb
     from isentrope.verbs.plan import plan
 
@@ -471,7 +471,7 @@ def planned_rows(name: str, device: str) -> Iterator[list[str]]:
             file = Path(scratch) / f"{verb}.json"
             file.write_text(json.dumps(chosen))
             start = time.perf_counter()
-            (planned,) = plan(str(file), verbs=[verb])
+            (planned,) = plan(load_any(file), str(file), verbs=[verb])
             planning = time.perf_counter() - start
             start = time.perf_counter()
             runs = []

@@ -259,9 +259,10 @@ def plan(verb: str, file: str) -> None:
     import torch
 
     torch.set_num_threads(1)
+    from isentrope.config.io import load_any
     from isentrope.verbs.plan import plan as plan_verbs
 
-    (planned,) = plan_verbs(file, verbs=[verb], memory="1TB")
+    (planned,) = plan_verbs(load_any(file), file, verbs=[verb], memory="1TB")
     size = planned.peak - planned.libraries
     print(json.dumps({"bytes": size, "seconds": time.process_time()}))
 

@@ -68,8 +68,8 @@ def test_the_recipe_leaves_a_quarter_of_a_card_free(card, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SHAPES))
     here = f"model.path={tmp_path}"
     trained, tuned = CARDS[card]
-    plans = plan(str(ROOT / "configs" / f"train_{QWEN}"), [here, *trained], memory=card)
-    plans += plan(str(ROOT / "configs" / f"sft_{QWEN}"), [here, *tuned], memory=card)
+    plans = plan(load_any(ROOT / "configs" / f"train_{QWEN}", [here, *trained]), QWEN, memory=card)
+    plans += plan(load_any(ROOT / "configs" / f"sft_{QWEN}", [here, *tuned]), QWEN, memory=card)
     assert [found.verb for found in plans] == ["train", "measure", "influence", "sft"]
     for found in plans:
         room = 0.75 if found.verb in ("train", "sft") else 1.0  # the others cut their passes

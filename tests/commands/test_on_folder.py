@@ -157,6 +157,36 @@ def test_every_verb_that_measures_takes_a_folder(name, recorded):
     assert config.estimator.objective == ("dr_grpo" if name == "try" else "recorded")
 
 
+def test_a_folder_is_planned_as_it_is_measured(own):
+    words = [own / "step_4", *given(own), *sets()]
+    done = command_line.call("plan", *words, "--verb", "measure", "--json", status=0)
+    (planned,) = json.loads(done.stdout)
+    assert (planned["verb"], planned["batches"][0]["responses"]) == ("measure", 64)
+
+
+def test_a_folder_is_evaluated_on_all_prompts_that_are_given(own, tmp_path):
+    few = {"evaluation.samples_per_prompt": 2, "sampling.max_new_tokens": 3}
+    options = [word for key, value in few.items() for word in ("--set", f"{key}={value}")]
+    words = [own / "step_4", *given(own), *options, "--out", tmp_path / "run", "--json"]
+    done = command_line.call("evaluate", *words, status=0)
+    assert json.loads(done.stdout)["rows"][0]["n_prompts"] == len(PROMPTS)
+
+
+def test_a_folder_is_evaluated_on_what_training_held_out_and_not_on_its_batch(own, recorded):
+    data = {"dataset_name": "addition", "dataset_options": {"digits": 1}, "train_split": "train"}
+    run = {"data": data | {"held_out_split": "test"}, "training": {"prompts_per_step": 5}}
+    (own / "step_4" / "contract.json").write_text(json.dumps({"config": run}))
+    kinds = {verb.name: verb for verb in COMMANDS}
+    data = kinds["evaluate"](config=str(own / "step_4")).configuration().data
+    assert (data.dataset_name, data.split, data.dataset_options) == (
+        *("addition", "test"),
+        {"digits": 1},
+    )
+    (own / "step_4" / "contract.json").unlink()
+    code, text, _ = call("evaluate", recorded / "step_4")
+    assert (code, "does not say on which prompts" in text) == (1, True), text
+
+
 MISSING = {
     "give --prompts FILE": [],
     "give --reward FILE.py:NAME": ["--prompts", "own/prompts.jsonl"],

@@ -109,4 +109,4 @@ def test_a_folder_is_answered_by_how_to_go_on(tmp_path):
     words = complaint(tmp_path)
     assert f"{tmp_path} is a folder" in words
     assert "`isentrope config show --for VERB`" in words
-    assert "`isentrope check` and the measuring verbs take the folder" in words
+    assert "check, evaluate, plan and the measuring verbs take the folder" in words

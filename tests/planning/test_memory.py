@@ -7,7 +7,7 @@ import torch
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-from isentrope.config.io import load_config
+from isentrope.config.io import load_any, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.planning import memory
 from isentrope.policy.token_statistics import LOGITS_HELD
@@ -163,7 +163,7 @@ def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
     file = tmp_path / "train.yaml"
     small = "training: {micro_batch: 2, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
     file.write_text(f"model: {{path: {qwen}}}\n{small}trainer: {{gradient_checkpointing: true}}\n")
-    train, measure, influence = plan(str(file), memory="40GB")
+    train, measure, influence = plan(load_any(file), str(file), memory="40GB")
     assert f"`isentrope train {file} --set training.steps=2 --out NEW`" in train.measured_by
     assert [part.name for part in train.parts] == ["drawing", "update"]
     assert train.parts[1].passes == (2, 1, 0, 0)  # the forward pass is run again
@@ -172,7 +172,7 @@ def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
     assert measure.measured_by == influence.measured_by
     assert "there is no checkpoint yet" in measure.measured_by
     assert influence.held["stored gradient groups"] > measure.held["step"] / 40
-    (short,) = plan(str(file), verbs=["train"], memory="7GB")
+    (short,) = plan(load_any(file), str(file), verbs=["train"], memory="7GB")
     assert not short.fits
     assert "held whatever is read at a time" in short.cure
     assert "gradient_checkpointing" in short.cure
@@ -183,7 +183,7 @@ def test_a_fine_tuning_is_planned_by_its_shapes(tmp_path):
     tuning = {"steps": 50, "batch_size": 8, "micro_batch": 4}
     sections = {"model": {"path": "toy", "lora_rank": 0}, "fine_tuning": tuning}
     file.write_text(json.dumps(sections | {"data": {"dataset_name": "addition"}}))
-    (planned,) = plan(str(file), memory="64GB")
+    (planned,) = plan(load_any(file), str(file), memory="64GB")
     (part,) = planned.parts
     assert (part.setting, part.value) == ("fine_tuning.micro_batch", 4)
     assert (part.responses, part.passes) == (8, (1, 1, 0, 0))
@@ -195,8 +195,8 @@ def test_what_is_not_planned_is_refused_by_name(qwen, tmp_path):
     file = tmp_path / "train.yaml"
     file.write_text(f"model: {{path: {qwen}}}\ntraining: {{steps: 9}}\n")
     with pytest.raises(ValueError, match="is for train, measure, influence, not for sft"):
-        plan(str(file), verbs=["sft"])
+        plan(load_any(file), str(file), verbs=["sft"])
     with pytest.raises(FileNotFoundError, match=r"plan with --set model\.path="):
-        plan(str(file), ["model.path=runs/none/model"])
+        plan(load_any(file, ["model.path=runs/none/model"]), str(file))
     with pytest.raises(ValueError, match=r"model\.shard_base spreads"):
-        plan(str(file), ["model.shard_base=true"])
+        plan(load_any(file, ["model.shard_base=true"]), str(file))

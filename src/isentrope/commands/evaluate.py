@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.commands.command import AsJson, Changeable, Conclusion, Configured
+from isentrope.commands.command import AsJson, Changeable, Conclusion
+from isentrope.commands.measuring import OnFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateCommand(Configured, AsJson, Changeable):
+class EvaluateCommand(OnFolder, AsJson, Changeable):
     """Evaluate checkpoints on a task: pass@k, lengths, entropy."""
 
     name = "evaluate"
@@ -21,11 +22,14 @@ class EvaluateCommand(Configured, AsJson, Changeable):
         return evaluate_checkpoints(self.configuration())
 
     def configuration(self) -> Any:
-        """The configuration of an evaluation."""
+        """The configuration of an evaluation, or that of a folder."""
+        from isentrope.checkpoint.folder_settings import evaluation_settings
         from isentrope.config.evaluate import EvaluateConfig
         from isentrope.config.io import load_config
 
-        return load_config(self.config, self.overrides, EvaluateConfig)
+        sections = self.folder_sections()
+        source = self.config if sections is None else evaluation_settings(sections, self.overrides)
+        return load_config(source, self.overrides, EvaluateConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """A row per checkpoint and decoding."""

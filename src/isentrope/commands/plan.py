@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from isentrope.commands.command import AsJson, Command, Conclusion, Configured, Overridden
+from isentrope.commands.command import AsJson, Command, Conclusion, Overridden
+from isentrope.commands.measuring import OnFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class Planned(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(Configured, Planned, AsJson, Overridden):
+class PlanCommand(OnFolder, Planned, AsJson, Overridden):
     """Count what verbs take by shapes; exit status 1 if it is too much."""
 
     name = "plan"
@@ -36,7 +37,17 @@ class PlanCommand(Configured, Planned, AsJson, Overridden):
         """Plan the verbs of a configuration."""
         from isentrope.verbs.plan import plan
 
-        return plan(self.config, self.overrides, verbs=self.verbs or (), memory=self.memory)
+        configuration = self.configuration()
+        return plan(configuration, self.config, verbs=self.verbs or (), memory=self.memory)
+
+    def configuration(self) -> Any:
+        """The configuration, of whatever kind, or that of a folder."""
+        from isentrope.config.io import load_any, load_config
+
+        sections = self.folder_sections()
+        if sections is None:
+            return load_any(self.config, self.overrides)
+        return load_config(sections, self.overrides)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """Each plan as a table."""

@@ -184,8 +184,8 @@ def yaml_text(path: Path) -> str:
     if path.is_dir():
         raise ConfigError(
             f"{path} is a folder, and this verb reads a configuration, a YAML file that names it: "
-            "`isentrope config show --for VERB` prints one with every setting. `isentrope check` "
-            "and the measuring verbs take the folder of a checkpoint itself."
+            "`isentrope config show --for VERB` prints one with every setting. check, "
+            "evaluate, plan and the measuring verbs take the folder of a checkpoint itself."
         )
     try:
         text = read_text(path, "Give a YAML file of at most 1 MB in UTF-8.")

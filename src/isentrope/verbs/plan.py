@@ -7,10 +7,11 @@ run recorded them (`verbs.recorded_seconds`). Every response is taken to be as l
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from isentrope.checkpoint.find import find_checkpoints
 from isentrope.checkpoint.settle import settle
-from isentrope.config.io import kind_of, load_any, load_config
+from isentrope.config.io import kind_of, load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
@@ -29,8 +30,8 @@ AFTERWARDS = (MEASURE.name, INFLUENCE.name)
 
 
 def plan(
+    config: Any,
     path: str,
-    settings: Sequence[str] = (),
     *,
     verbs: Sequence[str] = (),
     memory: str | None = None,
@@ -38,8 +39,8 @@ def plan(
     """Plan the verbs of a configuration at its first checkpoint.
 
     Args:
-        path: The configuration.
-        settings: Overrides, "section.key=value".
+        config: The configuration.
+        path: Where it was read.
         verbs: Verbs to plan; none for all that can be planned.
         memory: Such as "16GB"; None for what is free on the device.
 
@@ -50,7 +51,6 @@ def plan(
         ValueError: If the configuration is of another kind, a verb is not planned, or the base is
             to be spread.
     """
-    config = load_any(path, settings)
     kind = kind_of(type(config).model_fields)
     if kind == "evaluate":
         raise ValueError(f"{path} evaluates, and isentrope plan plans what measures or trains.")
