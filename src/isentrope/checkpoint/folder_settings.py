@@ -182,7 +182,7 @@ def evaluation_settings(sections: FolderSections, overrides: Iterable[str] = ())
     chosen = {key_of(override) for override in overrides}
     of_training = batch.get("dataset_path", "") == batch.get("U_file")
     is_named = "dataset_name" in batch and not of_training
-    if not is_named and not chosen & {"data.dataset_name", "data.task"}:
+    if not is_named and "data.dataset_name" not in chosen:
         raise ConfigError(
             f"{folder} does not say on which prompts it is evaluated: give --prompts FILE (jsonl, "
             "parquet or csv), and --reward FILE.py:NAME."
