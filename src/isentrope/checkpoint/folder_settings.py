@@ -164,38 +164,6 @@ def require_several(sections: FolderSections, cure: str) -> None:
         )
 
 
-def evaluation_settings(sections: FolderSections, overrides: Iterable[str] = ()) -> FolderSections:
-    """The sections of an evaluation, from those of a measurement of the same folder.
-
-    Args:
-        sections: Of `folder_settings`.
-        overrides: Settings that will win.
-
-    Returns:
-        Checkpoint and data: the prompts that are given, or those that training held out.
-
-    Raises:
-        ConfigError: If no prompts are known that training did not see.
-    """
-    batch = sections["batch_config"]
-    folder = sections["checkpoint"]["checkpoint_path"]
-    chosen = {key_of(override) for override in overrides}
-    of_training = batch.get("dataset_path", "") == batch.get("U_file")
-    is_named = "dataset_name" in batch and not of_training
-    if not is_named and "data.dataset_name" not in chosen:
-        raise ConfigError(
-            f"{folder} does not say on which prompts it is evaluated: give --prompts FILE (jsonl, "
-            "parquet or csv), and --reward FILE.py:NAME."
-        )
-    names = ("dataset_name", "dataset_path", *PROMPT_SETTINGS)
-    data = {name: batch[name] for name in names if name in batch}
-    if "dataset_path" not in batch and "dataset_options" in batch:
-        data["dataset_options"] = batch["dataset_options"]
-    if "E_split" in batch:
-        data["split"] = batch["E_split"]
-    return {"checkpoint": sections["checkpoint"], "data": data}
-
-
 def _require_known(
     folder: str, prompts: str | None, reward: str | None, chosen: Collection[str]
 ) -> None:

@@ -56,8 +56,8 @@ def kernel_sentences(result: KernelResult) -> Iterator[Sentence]:
 def _tied(block: str, record: BlockRecord) -> Iterator[Sentence]:
     """Mean cosines with responses to the same prompt, and to others."""
     relations = {
-        "same_prompt": "another response to its prompt",
-        "cross_prompt": "a response to another prompt",
+        "same_prompt": "one prompt",
+        "cross_prompt": "two prompts",
     }
     cosines = {
         words: relation.mean_cosine
@@ -71,9 +71,9 @@ def _tied(block: str, record: BlockRecord) -> Iterator[Sentence]:
         yield Sentence(f"{text} Use more prompts.", "doubt", HOW_TIED)
         return
     terms = ", and ".join(
-        f"{with_interval(c)} with that of {words}" for words, c in resolved.items()
+        f"{with_interval(c)} where they answer {words}" for words, c in resolved.items()
     )
-    sentence = f"The cosine of the gradient of one response of {block[0]} is {terms}"
+    sentence = f"The gradients of two responses of {block[0]} have the mean cosine {terms}"
     difference = (record.same_less_other_prompt or {}).get("mean_cosine")
     tone = "fact"
     if difference is not None and len(resolved) > 1:
