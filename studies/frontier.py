@@ -24,13 +24,13 @@ direction where it is below .5. r of a larger U is beside it as a check. (The in
 share do not hold, and it is not given.)
 
 *Stopping.* One pass over the steps. A step is run again only after a fault of the program. SmolLM2
-is stopped at 15 minutes of one CPU and then left out. Where there is no edge, the sentence that
-says how many prompts would do is the result: E is not enlarged.
+takes 15 minutes of one CPU: its edge comes first, then the controls in the order of the table, and
+those that are not reached in time are left out. Where there is no edge, the sentence that says how
+many prompts would do is the result: E is not enlarged, and no control is placed.
 """
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -45,7 +45,7 @@ from isentrope.control.trial import Trial
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
-from isentrope.results.answers.words import with_interval
+from isentrope.results.answers.words import has_interval, with_interval
 from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.trial_frontier import TrialFrontier
@@ -64,6 +64,7 @@ TITLES = {
 }
 PUBLISHED = ("clip_b", "stare", "steer", "entropic", "w_reinforce", "qae", "entropy_mask")
 CPU_SECONDS = 900
+"""Of the process, after which no further control is tried."""
 
 
 def configured(path: Path, E: int, U: int, *, task: str, tokens: int) -> MeasureConfig:
@@ -88,18 +89,22 @@ def frontier_at(config: MeasureConfig, controls: Sequence[str]) -> tuple[TrialFr
         edge = TrialFrontier(
             ready, steps.plain, score_batch(ready.policy, E, ready.estimator.options), E
         )
-        if controls:
+        if controls and edge.frontier is not None and has_interval(edge.frontier.reached):
             for attempt, trial in attempts(steps, controls):
                 edge.place(attempt, trial)
     return edge, ready.rate
 
 
-def attempts(steps: TrialSteps, controls: Sequence[str]) -> Iterator[tuple[Attempt, Trial]]:
-    """The shrunk step and each control, with its step."""
+def attempts(
+    steps: TrialSteps, controls: Sequence[str], seconds: float = CPU_SECONDS
+) -> Iterator[tuple[Attempt, Trial]]:
+    """The shrunk step and each control, with its step, until the process has had its CPU time."""
     for attempt, trial in steps.without_control():
         if attempt.control == SHRUNK:
             yield attempt, trial
     for control in controls:
+        if time.process_time() > seconds:
+            return
         yield from steps.attempts(control)
 
 
@@ -112,7 +117,6 @@ def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
     if policy == "smollm2":
         if smollm2 is None:
             raise SystemExit("smollm2_20 needs the checkpoint: give --smollm2 RUN/…/step_20.")
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         sizes, path = (8,), smollm2
         task = {"task": "examples/sentence.py:Sentence", "tokens": 8}
         controls = [*TOKEN_CONTROLS, *examples]
