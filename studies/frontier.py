@@ -31,6 +31,7 @@ many prompts would do is the result: E is not enlarged, and no control is placed
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -64,7 +65,7 @@ TITLES = {
 }
 PUBLISHED = ("clip_b", "stare", "steer", "entropic", "w_reinforce", "qae", "entropy_mask")
 CPU_SECONDS = 900
-"""Of the process, after which no further control is tried."""
+"""Of SmolLM2, after which no further control is tried."""
 
 
 def configured(path: Path, E: int, U: int, *, task: str, tokens: int) -> MeasureConfig:
@@ -80,8 +81,10 @@ def configured(path: Path, E: int, U: int, *, task: str, tokens: int) -> Measure
     )
 
 
-def frontier_at(config: MeasureConfig, controls: Sequence[str]) -> tuple[TrialFrontier, float]:
-    """The frontier of a checkpoint's step, with the places of controls."""
+def frontier_at(
+    config: MeasureConfig, controls: Sequence[str], seconds: float
+) -> tuple[TrialFrontier, float]:
+    """The frontier of a checkpoint's step, with the places of controls until the time is spent."""
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
         steps = TrialSteps(ready, [*controls])
@@ -90,13 +93,13 @@ def frontier_at(config: MeasureConfig, controls: Sequence[str]) -> tuple[TrialFr
             ready, steps.plain, score_batch(ready.policy, E, ready.estimator.options), E
         )
         if controls and edge.frontier is not None and has_interval(edge.frontier.reached):
-            for attempt, trial in attempts(steps, controls):
+            for attempt, trial in attempts(steps, controls, seconds):
                 edge.place(attempt, trial)
     return edge, ready.rate
 
 
 def attempts(
-    steps: TrialSteps, controls: Sequence[str], seconds: float = CPU_SECONDS
+    steps: TrialSteps, controls: Sequence[str], seconds: float
 ) -> Iterator[tuple[Attempt, Trial]]:
     """The shrunk step and each control, with its step, until the process has had its CPU time."""
     for attempt, trial in steps.without_control():
@@ -120,16 +123,18 @@ def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
         sizes, path = (8,), smollm2
         task = {"task": "examples/sentence.py:Sentence", "tokens": 8}
         controls = [*TOKEN_CONTROLS, *examples]
+        seconds = time.process_time() + CPU_SECONDS
     else:
         sizes, path = (16, 64), checkpoints(folder / "toy", 0) / f"step_{step}"
         task = {"task": "addition", "tokens": 23}
         controls = [*TOKEN_CONTROLS, *STEP_CONTROLS, *examples]
+        seconds = math.inf
     by_size: dict[int, Frontier | None] = {}
     places: dict[str, Any] = {}
     rate = 0.0
     for size in sizes:
         config = configured(path, 256 if policy == "smollm2" else 2048, size, **task)
-        edge, rate = frontier_at(config, controls if size == sizes[-1] else ())
+        edge, rate = frontier_at(config, controls if size == sizes[-1] else (), seconds)
         by_size[size] = edge.frontier
         places = {key.rpartition(":")[2].partition("@")[0]: p for key, p in edge.places.items()}
     return {"by_size": by_size, "places": places, "rate": rate}

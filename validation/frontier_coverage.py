@@ -5,9 +5,10 @@
 The policies are three chains (`chains`): a rare long mode, prompts of very unequal entropy, and a
 rare short mode of high entropy. A response earns the sum of random numbers of its tokens. Gradients
 of a batch are sums of the softmax's own derivatives over its tokens, and the truth is visits of
-states times advantages, by recursion. The free part of the step is P (g_J + x) with x random and
-`NOISE` times as long as g_J; momentum is random. What is printed must cover .92, less two
-Monte-Carlo errors, in every cell that has an interval in a twentieth of its batches or more.
+states times advantages, by recursion. The free part of a step (`STEPS`) is P (g + x), with g that
+of reward or of entropy and x random; momentum is random, and in some loses as much entropy as the
+free part could just give back. What is printed must cover .92, less two Monte-Carlo errors, in
+every cell that has an interval in a twentieth of its batches or more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import sys
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,12 +37,10 @@ from validation.chains import CHAINS, Chain
 from validation.switches import FUNCTIONALS, SYMBOL, Prices, Tally
 
 SIZES = (32, 64, 128, 256, 512, 1024)
-NOISE = (0.0, 1.0, 3.0)
-"""Of the free part, in lengths of g_J."""
 GROUPS = 16
 
-Cell = tuple[str, int, float, str]
-"""Policy, responses, noise, quantity."""
+Cell = tuple[str, int, str, str]
+"""Policy, responses, step, quantity."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,16 @@ class Exact:
     Attributes:
         chain: The policy.
         functional: ℋ or h.
-        noise: Of the free part.
+        noise: Of the free part, in lengths of the gradient that it follows.
+        follows: 0 for a free part that follows the gradient of reward, 1 for that of entropy.
+        spent: What momentum loses of entropy, in shares of the most that the free part could bring.
     """
 
     chain: Chain
     functional: str
     noise: float
+    follows: int = 0
+    spent: float = 0.0
 
     @cached_property
     def reward(self) -> Tensor:
@@ -97,9 +101,16 @@ class Exact:
         P = 0.1 + torch.rand(size, generator=generator, dtype=torch.float64)
         random = torch.randn(2, size, generator=generator, dtype=torch.float64)
         random /= (P * random.square()).sum(1, keepdim=True).sqrt()
-        length = float((P * self.gradients[0].square()).sum().sqrt())
-        free = P * (self.gradients[0] + self.noise * length * random[0])
-        return self.step_of(P, 0.3 * length * P * random[1], free)
+        lengths = (P * self.gradients.square()).sum(1, keepdim=True).sqrt()
+        units = self.gradients / lengths
+        length = float(lengths[0])
+        free = units[self.follows] + self.noise * random[0]
+        free *= length * math.hypot(1, self.noise) / float((P * free.square()).sum().sqrt())
+        momentum = 0.3 * length * random[1]
+        if self.spent:
+            most = length * math.hypot(1, self.noise)
+            momentum = -self.spent * most * units[1]
+        return self.step_of(P, P * momentum, P * free)
 
     def step_of(self, P: Tensor, momentum: Tensor, free: Tensor) -> Step:
         """A step of two parts."""
@@ -138,7 +149,7 @@ class Exact:
             turn = math.acos(change / reach[1])
             return reach[0] * (1.0 if turn > angle else math.cos(angle - turn))
 
-        turn = math.acos(entropy / reach[1])
+        turn = math.acos(min(1.0, entropy / reach[1]))  # rounding
         price = math.sin(angle - turn) / math.sin(turn) * reach[0] / reach[1]
         square = (b * reward**2 - 2 * s * reward * entropy + a * entropy**2) / (a * b - s * s)
         possible = abs(float(fixed[1])) < reach[1]
@@ -173,13 +184,16 @@ class Exact:
         sample = ScoredBatch(f, series[0].logprobs, series, torch.arange(size))
         return sample, states, tokens, rewards
 
-    def found(self, size: int, seed: int) -> Frontier:
-        """The frontier from one batch of responses."""
+    def gradient_pair(self, size: int, seed: int) -> GradientPair:
+        """Both gradients from one batch of responses; the same for every step."""
         generator = torch.Generator().manual_seed(1000 * size + seed)
         sample, states, tokens, rewards = self.drawn(size, generator)
         of_entropy = self.by_groups(sample, states, tokens)
         reward = self.by_groups(of_reward(sample, rewards), states, tokens)
-        pair = GradientPair(reward, of_entropy, self.step.preconditioner)
+        return GradientPair(reward, of_entropy, self.step.preconditioner)
+
+    def frontier(self, pair: GradientPair) -> Frontier:
+        """That of the step."""
         return frontier_of_step(Edge.of_step(pair, self.step), self.step)
 
     def by_groups(self, sample: ScoredBatch, states: Tensor, tokens: Tensor) -> GradientGroups:
@@ -222,18 +236,36 @@ class Exact:
         return (chosen - visits[..., None] * p + entropies[..., None] * bend).flatten(1)
 
 
+STEPS: dict[str, dict[str, Any]] = {
+    "g_J": {"noise": 0.0},
+    "g_J + x": {"noise": 1.0},
+    "g_J + 3x": {"noise": 3.0},
+    "g_J + x, momentum loses .8": {"noise": 1.0, "spent": 0.8},
+    "g_J + x, momentum loses .95": {"noise": 1.0, "spent": 0.95},
+    "g_J + x, momentum loses 1": {"noise": 1.0, "spent": 1.0},
+    "g_J + x, momentum loses 1.1": {"noise": 1.0, "spent": 1.1},
+    "g_H + .3x": {"noise": 0.3, "follows": 1},
+    "g_H + x": {"noise": 1.0, "follows": 1},
+}
+"""By what the free part follows, with x as long as that times a number, and what momentum loses of
+the most entropy that the free part could bring."""
+
+
 def coverage(chains: list[str], batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
-    """Intervals of every policy, size, noise and number."""
+    """Intervals of every policy, size, step and number."""
     cells: dict[Cell, Tally] = {}
     for name in chains:
         for functional in FUNCTIONALS:
-            for noise in NOISE:
-                exact = Exact(CHAINS[name](), functional, noise)
-                for size in sizes:
-                    for seed in range(batches):
-                        edge = exact.found(size, seed)
+            chain = CHAINS[name]()
+            steps = {step: Exact(chain, functional, **dials) for step, dials in STEPS.items()}
+            first = steps["g_J"]
+            for size in sizes:
+                for seed in range(batches):
+                    pair = first.gradient_pair(size, seed)
+                    for step, exact in steps.items():
+                        edge = exact.frontier(pair)
                         for number, truth in exact.truth.items():
-                            key = (name, size, noise, f"{number} {SYMBOL[functional]}")
+                            key = (name, size, step, f"{number} {SYMBOL[functional]}")
                             cells.setdefault(key, Tally()).add(getattr(edge, number), truth)
     return cells
 

@@ -9,7 +9,12 @@ import torch
 
 import isentrope as ise
 from isentrope import EstimatorOptions
-from isentrope.nouns.vectors import zeros
+from isentrope.attribution.frontier.edge import Edge
+from isentrope.attribution.frontier.frontier import frontier_of_step
+from isentrope.attribution.frontier.gradient_products import GradientPair
+from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
+from isentrope.estimators.sample import score_batch
+from isentrope.nouns.vectors import axpy, zeros
 from isentrope.oracle.plain import gradients
 from isentrope.update.step import compute_step
 from tests import cases
@@ -136,6 +141,85 @@ def test_no_step_keeps_entropy_where_momentum_loses_more_than_the_length_gives_b
     edge = found(exact, losing, 3000)
     assert math.isnan(edge.best.value)
     assert "No step of this length keeps entropy" in edge.missing[0]
+
+
+@cache
+def measured_pair():
+    """Both gradients of a batch in the metric of a step, and the step."""
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    E = batch(exact, 3000, 5)
+    sample = score_batch(exact.policy, E)
+    g_H, g_J = gradients_by_group(exact.policy, E, [sample, of_reward(sample, E.rewards)], 16)
+    return GradientPair(g_J, g_H, step.preconditioner), step
+
+
+def frontier_with(**parts):
+    """That of the step with other parts."""
+    pair, step = measured_pair()
+    other = replace(step, components=step.components | parts)
+    return frontier_of_step(Edge.of_step(pair, other), other)
+
+
+def along_entropy(share):
+    """P g_H with a share of the length of the step's free part."""
+    exact = cases.small_exact("qwen2")
+    _, step = measured_pair()
+    theta = exact.policy.theta
+    _, entropy = enumerated("qwen2", "token")
+    P = flat(step.preconditioner, theta)
+    length = float((flat(step.components["gradient"], theta).square() / P).sum().sqrt())
+    rest = share * length * P * entropy / float((P * entropy.square()).sum().sqrt())
+    parts = {}
+    for name, p in theta.items():
+        part, rest = rest[: p.numel()], rest[p.numel() :]
+        parts[name] = part.view(p.shape)
+    return parts
+
+
+def momentum_that_loses(share):
+    """Such a part of the most entropy that the free part could bring, and what changes none."""
+    _, step = measured_pair()
+    theta = cases.small_exact("qwen2").policy.theta
+    along = along_entropy(1.0)
+    _, entropy = enumerated("qwen2", "token")
+    other = cases.direction(cases.small_exact("qwen2").policy, 3)
+    change = float(flat(other, theta) @ entropy / (flat(along, theta) @ entropy))
+    size = float(flat(step.components["gradient"], theta).norm() / flat(other, theta).norm())
+    other = axpy(-change, along, other)
+    return axpy(-share, along, axpy(size, other, zeros(theta)))
+
+
+def test_whether_a_step_keeps_entropy_is_said_where_it_is_known_alone():
+    known = frontier_with(momentum=momentum_that_loses(0.5))
+    assert known.missing == ()
+    assert math.isfinite(known.best.ci_low)
+    unknown = frontier_with(momentum=momentum_that_loses(1.0))
+    assert "is not known from 3000 prompts" in unknown.missing[0]
+    assert not unknown.none_keeps_entropy
+    assert math.isnan(unknown.best.ci_low)
+    none = frontier_with(momentum=momentum_that_loses(1.5))
+    assert none.none_keeps_entropy
+    assert math.isnan(none.best.ci_low)
+
+
+def test_a_step_at_the_end_of_the_edge_has_no_interval_of_what_it_loses():
+    edge = frontier_with(gradient=along_entropy(1.0))
+    assert any("nearly as much entropy as its length can" in x for x in edge.missing)
+    for number in (edge.lost, edge.best_at_step, edge.reward_for_a_nat):
+        assert math.isnan(number.ci_low)
+    assert math.isfinite(edge.reached.ci_low)
+
+
+def test_fewer_prompts_than_groups_and_a_step_without_a_free_part_are_said_in_a_sentence():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    with pytest.raises(ValueError, match="got 16 groups and 12 prompt draws"):
+        found(exact, step, 12)
+    still = replace(step, components=step.components | {"gradient": zeros(exact.policy.theta)})
+    assert found(exact, still, 64).missing == (
+        "There is no frontier: the batch of the step moves nothing.",
+    )
 
 
 def test_a_step_with_the_P_of_another_is_refused():

@@ -30,6 +30,12 @@ FEWEST_GROUPS = 8
 ERRORS_FROM_ZERO = 4.0
 """Errors that the lengths, and the angle's distance from 0 and 180°, must have from zero."""
 
+ROOM_FROM_ZERO = 3.0
+"""Errors that an entropy must be below the most that the length brings, where the edge is steep."""
+
+NEED_ROOM = ("best_at_step", "lost", "reward_for_a_nat")
+"""Numbers of the edge at the entropy of a free part."""
+
 STRAIN_OF_REACH = 0.2
 """What 1/df of |g_H|_P ρ has in addition: a batch that underrates the length of g_H underrates its
 error too, so that near the switch such batches are shown (docs/results/frontier_coverage.md)."""
@@ -110,10 +116,34 @@ class Edge:
             "reached": DeletedGroups(self.ellipse.share(self.gradients.squares(along))),
         }
 
+    def below_most(self, entropy: Tensor) -> float:
+        """How far an entropy of the free part is below the most that its length brings, in errors.
+
+        Args:
+            entropy: (1 + G,) h.
+
+        Returns:
+            |g_H|_P ρ − h; below zero where the length does not bring as much.
+        """
+        return DeletedGroups(self.ellipse.reach[:, 1] - entropy).errors_from_zero
+
+    def has_room(self, along: Tensor) -> bool:
+        """Whether a free part is clearly below the most entropy that its length brings.
+
+        Args:
+            along: (2, G) products of the gradients with it.
+
+        Returns:
+            False nearer to it than its errors, where the edge is steep.
+        """
+        return self.below_most(self.gradients.changes(along)[:, 1]) >= ROOM_FROM_ZERO
+
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """Why the edge is not known: a gradient without a length, or two that are one."""
         prompts = self.gradients.of_entropy.prompts
+        if self.length == 0:
+            return ("There is no frontier: the batch of the step moves nothing.",)
         if not self.gradients.gram[:, 0, 0].any():
             return ("There is no frontier: all responses of E earn the same reward.",)
         lengths = self.gradients.gram.diagonal(dim1=1, dim2=2)

@@ -5,10 +5,11 @@ of its length fill (`edge`). A ball of one ρ compares directions and not sizes:
 reaches the same r.
 """
 
-import math
 from dataclasses import dataclass
 
 from isentrope.attribution.frontier.edge import (
+    NEED_ROOM,
+    ROOM_FROM_ZERO,
     STRAIN_OF_REACH,
     Edge,
     free_part,
@@ -23,6 +24,14 @@ ALWAYS_KNOWN = ("centre_reward", "centre_entropy", "reward", "entropy")
 _NONE_KEEPS = (
     "No step of this length keeps entropy: what was decided before the batch (momentum and decay) "
     "loses more than the free part can give back."
+)
+_UNKNOWN_WHETHER = (
+    "Whether a step of this length keeps entropy is not known from {} prompts: what was decided "
+    "before the batch (momentum and decay) loses about as much as the free part can give back."
+)
+_NEAR_THE_END = (
+    "What the step loses against the edge is not known from {} prompts: its free part brings "
+    "nearly as much entropy as its length can."
 )
 
 
@@ -42,8 +51,8 @@ class Frontier:
         centre_entropy: δH of it.
         reward: δJ of the step taken.
         entropy: δH of the step taken.
-        best: The largest δJ of a step that loses no entropy; NaN where none of this length keeps
-            it.
+        best: The largest δJ of a step that loses no entropy; without an interval where none of this
+            length keeps it, or that is not known.
         best_at_step: The largest δJ of a step that keeps at least as much entropy as the step.
         lost: `best_at_step` − `reward`.
         reward_for_a_nat: What a nat less would earn along the edge, at the step's δH; 0 where the
@@ -66,6 +75,11 @@ class Frontier:
     reward_for_a_nat: Estimate
     reached: Estimate
     missing: tuple[str, ...] = ()
+
+    @property
+    def none_keeps_entropy(self) -> bool:
+        """Whether it is known that no step of this length keeps entropy."""
+        return _NONE_KEEPS in self.missing
 
     def __repr__(self) -> str:
         return one_line(
@@ -90,19 +104,29 @@ def frontier_of_step(
     Returns:
         The frontier.
     """
-    numbers = edge.shape() | edge.place(edge.gradients.along(free_part(step)))
+    along = edge.gradients.along(free_part(step))
+    numbers = edge.shape() | edge.place(along)
     missing = list(edge.missing)
-    shape_known = not missing
+    unknown = {*numbers} - {*ALWAYS_KNOWN} if missing else set[str]()
+    prompts = edge.gradients.of_entropy.prompts
+    if not missing:
+        fixed_entropy = edge.gradients.changes(edge.fixed)[:, 1]
+        room = edge.below_most(-fixed_entropy)
+        if not room >= ROOM_FROM_ZERO:
+            unknown.add("best")
+            none_keeps = room <= -ROOM_FROM_ZERO
+            missing.append(_NONE_KEEPS if none_keeps else _UNKNOWN_WHETHER.format(prompts))
+        if not edge.has_room(along):
+            unknown.update(NEED_ROOM)
+            missing.append(_NEAR_THE_END.format(prompts))
     estimates = {
         name: edge.estimate(
             values,
             edge.unit(name),
             confidence,
-            has_interval=shape_known or name in ALWAYS_KNOWN,
+            has_interval=name not in unknown,
             strain=STRAIN_OF_REACH if name == "entropy_reach" else 0.0,
         )
         for name, values in numbers.items()
     }
-    if shape_known and math.isnan(numbers["best"].value):
-        missing.append(_NONE_KEEPS)
     return Frontier(length=edge.length, missing=tuple(missing), **estimates)

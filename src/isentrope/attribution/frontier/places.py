@@ -64,19 +64,21 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
     length = math.sqrt(square_length(part, edge.gradients.preconditioner))
     if length == 0:
         raise ValueError("A free part of zeros has no direction.")
-    numbers = edge.place(edge.length / length * edge.gradients.along(part))
+    along = edge.length / length * edge.gradients.along(part)
+    numbers = edge.place(along)
     of_plain = edge.place(plain)
     has_edge = not edge.missing
+    has_loss = has_edge and edge.has_room(along)
+    known = {"reward": True, "entropy": True, "reached": has_edge, "lost": has_loss}
 
     def estimate(name: str) -> Estimate:
         unit = edge.unit(name)
-        return edge.estimate(
-            numbers[name], unit, confidence, has_interval=has_edge or name in ("reward", "entropy")
-        )
+        return edge.estimate(numbers[name], unit, confidence, has_interval=known[name])
 
     def compared(name: str, unit: str) -> Estimate:
         gap = DeletedGroups(numbers[name].values - of_plain[name].values)
-        return edge.estimate(gap, unit, confidence, has_interval=has_edge)
+        both_known = known[name] and (name != "lost" or edge.has_room(plain))
+        return edge.estimate(gap, unit, confidence, has_interval=both_known)
 
     return Place(
         length=length / edge.length,

@@ -1,6 +1,5 @@
 """What the frontier of a step says: the room that any change of it has, and how a step uses it."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -32,8 +31,8 @@ def room_sentences(frontier: Frontier | None, rate: float | None) -> Iterator[Se
         best = with_interval(frontier.best.scaled(rate))
         words = f"could bring more reward than ΔJ = {best} while keeping entropy"
     else:
-        none_keeps = math.isnan(frontier.best.value)
-        words = "could keep entropy" if none_keeps else "is known to keep entropy"
+        is_known = frontier.none_keeps_entropy
+        words = "could keep entropy" if is_known else "is known to keep entropy"
     text = (
         f"No change of this step of the same length {words}, to first order; the step brings "
         f"{with_interval(frontier.reward.scaled(rate))} and reaches "
@@ -50,11 +49,12 @@ def room_lines(frontier: Frontier | None, rate: float | None) -> Iterator[str]:
         yield f"  frontier     {sentence}"
     if not has_interval(frontier.reached):
         return
-    yield (
-        f"  frontier     ηδJ lost at the entropy of the step "
-        f"{with_interval(frontier.lost.scaled(rate))}; a nat less would earn "
-        f"{with_interval(frontier.reward_for_a_nat)} {frontier.reward_for_a_nat.unit}"
-    )
+    if has_interval(frontier.lost):
+        yield (
+            f"  frontier     ηδJ lost at the entropy of the step "
+            f"{with_interval(frontier.lost.scaled(rate))}; a nat less would earn "
+            f"{with_interval(frontier.reward_for_a_nat)} {frontier.reward_for_a_nat.unit}"
+        )
     yield (
         f"  decided      before the batch: ηδJ {with_interval(frontier.centre_reward.scaled(rate))}"
         f", ηδH {with_interval(frontier.centre_entropy.scaled(rate))}"
@@ -102,7 +102,7 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
     if farther:
         parts.append(f"farther from it: {_name(farther)}")
     if rows and not parts:
-        parts.append("none is nearer to the edge than the plain one, nor farther")
+        parts.append("none is shown to be nearer to the edge than the plain one, or farther")
     if parts:
         words = "; ".join(parts)
         text = f"At equal length, of {len(rows)} steps (corrected for that number), {words}."
