@@ -5,9 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from isentrope import Estimate
+from isentrope import Estimate, Frontier
 from isentrope.attribution.frontier import frontier as frontiers
-from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.frontier.places import Place
 from isentrope.results.answers.frontier import Placed, places_sentence, room_lines, room_sentences
 

@@ -13,6 +13,7 @@ BY_HAND = {
     "budget.md": "tables of the study in a text by hand",
     "frontier.md": "tables of the study in a text by hand",
     "frontier_coverage.md": "rows that are printed, put together",
+    "frontier_steps.md": "the table of the check in a text by hand",
     "gpu.md": "rows of benchmarks/gpu.sh that were finished",
     "optimizers.md": "rows are tests",
     "pair_classes.md": "quotes tables.md of the run",
