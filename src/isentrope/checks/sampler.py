@@ -59,6 +59,9 @@ HINTS = {
 }
 """What may be wrong where z is negative, and where it is positive."""
 
+DERIVATIVES = "derivatives"
+"""Name of the finding that says why there are none."""
+
 
 def identity_findings(martingale: float, score: float, draws: Draws) -> list[Finding]:
     """Five findings of all seven tests (z of the two identities, and the counts)."""
@@ -124,7 +127,7 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
         score_z = score_identity_z(sample)
     except DerivativeError as error:  # ΔH(η) at finite η needs none
         sample = score_batch(policy, rollouts)
-        withheld.append(Finding("derivatives", None, f"δH₁ and δH₂ are not given: {error}"))
+        withheld.append(Finding(DERIVATIVES, None, f"δH₁ and δH₂ are not given: {error}"))
     eos = _check_eos(policy, rollouts)
     agreement = _check_agreement(policy, rollouts, sample)
     draws = count_draws(policy, rollouts)

@@ -74,8 +74,10 @@ def require_defined(text: str, kind: str) -> None:
 def defines_function(text: str) -> bool:
     """Whether the source of FILE.py:NAME defines a function of that name; nothing is run."""
     file, name = _split(text, "task")
+    with reading(file):
+        source = file.read_bytes()
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return False  # who runs the file says what is wrong
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 from isentrope.checks import Finding
+from isentrope.checks.sampler import DERIVATIVES
 from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
@@ -22,6 +23,7 @@ def printed_findings(by_checkpoint: Mapping[str, Sequence[Finding]], *, details:
     """A table per checkpoint; without details the number of the checks that passed, and the rest.
 
     What failed comes first, so that the first screen has it, and so do checkpoints in which it did.
+    What is withheld of every result comes next.
 
     Args:
         by_checkpoint: Findings by the name of their checkpoint.
@@ -46,7 +48,7 @@ def printed_findings(by_checkpoint: Mapping[str, Sequence[Finding]], *, details:
     for name in sorted(by_checkpoint, key=lambda name: not failing[name]):
         findings = by_checkpoint[name]
         rows = [finding for finding in findings if details or not finding.passed]
-        rows.sort(key=lambda finding: finding.passed is not False)
+        rows.sort(key=lambda finding: (finding.passed is not False, finding.name != DERIVATIVES))
         if len(rows) < len(findings):
             yield f"{name}: {_counts(findings)}; --details says what each has seen."
         if rows:

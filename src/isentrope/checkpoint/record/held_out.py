@@ -31,9 +31,11 @@ def _content(policy: Policy, prompt: Prompt) -> dict[str, Any]:
         return {"prompt": prompt.text}
     if prompt.token_ids is None and prompt.messages is not None and not prompt.template:
         try:
-            return json.loads(json.dumps({"messages": prompt.messages}))
+            json.dumps(prompt.messages)
         except (TypeError, ValueError):
             pass  # a message with more than JSON holds: its tokens say what the policy reads
+        else:
+            return {"messages": prompt.messages}
     (encoded,) = as_prompts(policy, [prompt])
     return {"prompt_ids": list(encoded.token_ids or ())}
 
@@ -46,7 +48,8 @@ def _labels(prompt: Prompt) -> dict[str, Any]:
         if name in PROMPT_FIELDS:
             continue
         try:
-            lines[name] = json.loads(json.dumps(value))
+            json.dumps(value)
         except (TypeError, ValueError):
             continue
+        lines[name] = value
     return lines

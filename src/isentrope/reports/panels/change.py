@@ -135,7 +135,9 @@ def sweep_figure(change: EntropyChange) -> Figure:
     """The same of a sweep that is no result of a verb."""
     if not change.points:
         raise LookupError("A sweep without learning rates has no figure: give entropy_change etas.")
-    drawn = SimpleNamespace(**vars(change), sweep=change.rows(), unit=change.unit, rate=None)
+    drawn = SimpleNamespace(
+        **vars(change), sweep=change.rows(), unit=change.unit, rate=None, rate_name=""
+    )
     return _chart(drawn).figure()
 
 
