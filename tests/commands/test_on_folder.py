@@ -290,3 +290,22 @@ def test_every_reward_that_is_given_counts_by_any_road(own, tmp_path):
     assert "addition is a whole task" in call("measure", own / "step_4", *prompts, *mixed)[1]
     one, message, _ = call("measure", own / "step_4", *prompts, *both[:2], *sets())
     assert (one, "give all 2 reward functions of training" in message) == (1, True)
+
+
+def test_python_says_it_too_where_weights_follow_from_the_order_alone(own, caplog):
+    logged_by_trl(own, "first", "second", reward_weights=[1.0, 0.5])
+    state = own / "step_4" / "trainer_state.json"
+    log = json.loads(state.read_text())
+    log["log_history"][0]["reward"] = None  # no sum places them
+    state.write_text(json.dumps(log))
+
+    def first(completions, **_):
+        return [float(len(text)) for text in completions]
+
+    def second(completions, **_):
+        return [float("1" in text) for text in completions]
+
+    settings = {"sampling": {"max_new_tokens": 3}, "batch_config": {"B_U": 3, "G": 4}}
+    with ise.Checkpoint(own / "step_4") as checkpoint:
+        checkpoint.draw(PROMPTS, [first, second], E=8, settings=settings)
+    assert "had which weight in training is in no file: 1 first, 0.5 second" in caplog.text

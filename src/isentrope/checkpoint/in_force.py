@@ -41,6 +41,7 @@ class SettingsInForce:
         origins: Where each setting came from, by key.
         obstacles: Keys that differ from training, and what training's step has beside.
         notes: Sentences on smaller differences.
+        reward_notes: Those of them that are on reward functions.
         made_from: Digests of what the results depend on, by part.
     """
 
@@ -48,6 +49,7 @@ class SettingsInForce:
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     obstacles: tuple[Obstacle, ...] = ()
     notes: tuple[str, ...] = ()
+    reward_notes: tuple[str, ...] = ()
     made_from: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

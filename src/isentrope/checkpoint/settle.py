@@ -73,7 +73,7 @@ def settle(
     if uncontrolled is not None:
         training = checkpoint.settings_without_control(uncontrolled)
     objective, obstacles = _choose_objective(values, training, chosen, batch)
-    functions = reward_functions(checkpoint, config.batch_config, reward_names)
+    functions = _find_reward_functions(checkpoint, config.batch_config, reward_names)
     use = Use(
         objective,
         off_policy=config.estimator.off_policy,
@@ -109,21 +109,23 @@ def settle(
             origins[key] = Origin(values[key], "default")
     obstacles += _find_obstacles(checkpoint, use)
     notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
+    reward_notes: list[str] = []
     if functions.trained:
         computed = not (objective in _NEEDED or batch.has_rewards or batch.has_advantages)
-        missing, note = functions.compare(obstacles, computed, computed or config.analysis.reward)
+        rewarded = computed or config.analysis.reward
+        missing, reward_notes = functions.compare(obstacles, computed, rewarded)
         obstacles += missing
-        notes += note
     if functions.trained_weights and (weights := functions.trained_weights_in_order):
-        notes += [functions.order_note] if functions.order_note else []
+        reward_notes += [functions.order_note] if functions.order_note else []
         filled[_OPTIONS] = {**config.batch_config.dataset_options, "weights": weights}
         origins[f"{_OPTIONS}.weights"] = Origin(weights, TRAINING_ARGS, weights)
     in_force = _fill(config, filled)
-    return SettingsInForce(in_force, origins, tuple(obstacles), tuple(notes))
+    notes += reward_notes
+    return SettingsInForce(in_force, origins, tuple(obstacles), tuple(notes), tuple(reward_notes))
 
 
-def reward_functions(
-    checkpoint: CheckpointFacts, data: BatchConfig, names: tuple[str, ...] = ()
+def _find_reward_functions(
+    checkpoint: CheckpointFacts, data: BatchConfig, names: tuple[str, ...]
 ) -> RewardFunctions:
     """The reward functions of U beside training's, as far as names and files tell them.
 

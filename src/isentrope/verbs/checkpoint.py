@@ -16,7 +16,7 @@ from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.folder_settings import PROMPT_SETTINGS, folder_settings, require_several
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.settings import GivenBatch
-from isentrope.checkpoint.settle import reward_functions, settle
+from isentrope.checkpoint.settle import settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig
 from isentrope.config.stages import SamplingConfig
@@ -137,8 +137,7 @@ class Checkpoint(StoredCheckpoint):
         names = names_of_rewards(rewards)
         in_force = self._settle(sections | {"batch_config": batch}, settings, reward_names=names)
         config = in_force.config
-        functions = reward_functions(self, config.batch_config, names)
-        for note in {functions.note, functions.order_note}.intersection(in_force.notes):
+        for note in in_force.reward_notes:
             log.warning(note)
         tasks = None
         if prompts is not None or reward is not None:
