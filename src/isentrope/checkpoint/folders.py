@@ -26,10 +26,15 @@ def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
     return [require_checkpoint(path) for entry in entries for path in _match(entry)]
 
 
+def is_pattern(entry: str) -> bool:
+    """Whether a text, if nothing has it as its path, is a pattern of paths."""
+    return any(c in entry for c in "*?[")
+
+
 def _match(entry: str) -> list[Path]:
     """The folders that a path or a pattern means."""
     path = named_path(entry)
-    if path.exists() or not any(c in entry for c in "*?["):
+    if path.exists() or not is_pattern(entry):
         return _look_inside(path) or [path]
     matches = map(Path, glob(str(path), recursive=True))  # hidden ones are not complete
     folders = [folder for folder in matches if folder.is_dir()]

@@ -70,11 +70,11 @@ class OnFolder(Configured):
     def folder_sections(self) -> dict[str, dict[str, Any]] | None:
         """The settings of a checkpoint folder before overrides; None for a YAML file."""
         from isentrope.checkpoint.folder_settings import folder_settings
+        from isentrope.checkpoint.folders import is_pattern
         from isentrope.config.strict_yaml import ConfigError
 
         place = Path(self.config).expanduser()
-        is_pattern = not place.exists() and any(character in self.config for character in "*?[")
-        if not place.exists() and not is_pattern:
+        if not place.exists() and not is_pattern(self.config):
             raise FileNotFoundError(
                 f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
                 "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
@@ -84,7 +84,7 @@ class OnFolder(Configured):
                 f"{self.config} is a file of data: give the folder of a checkpoint, and prompts by "
                 "--prompts."
             )
-        if place.is_dir() or is_pattern:
+        if place.is_dir() or not place.exists():
             return folder_settings(self.config, self.prompts, self.reward or (), self.overrides)
         if self.prompts is not None or self.reward:
             raise ConfigError(

@@ -81,19 +81,21 @@ def require_optimizer(folder: Path, place: str | Path | None = None) -> Path:
 
 def _checkpoints_below(folder: Path) -> str:
     """The checkpoints that lie in a folder which is none, or the command that converts one."""
-    depths = ("", "*/", "*/*/")
-    for file in (file for depth in depths for file in sorted(folder.glob(f"{depth}model_world_*"))):
-        return f" {file.parent} is verl's: run isentrope convert {file.parent} --out OUT."
-    found = {
-        file.parent: None
-        for depth in ("*/", "*/*/", "*/*/*/")
-        for file in sorted(folder.glob(f"{depth}*.safetensors"))
-    }
-    if not found:
+    shards = _folders_of(folder, *(f"{depth}model_world_*" for depth in ("", "*/", "*/*/")))
+    if shards:
+        return f" {shards[0]} is verl's: run isentrope convert {shards[0]} --out OUT."
+    depths = ("*/", "*/*/", "*/*/*/")
+    paths = [*map(str, _folders_of(folder, *(f"{depth}*.safetensors" for depth in depths)))]
+    if not paths:
         return ""
-    paths = [str(path) for path in found]
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return f" Below it are models: give one of {', '.join(paths[:_NAMED])}{more}."
+
+
+def _folders_of(folder: Path, *patterns: str) -> list[Path]:
+    """The folders below one with files of some names, each once, those of the first name first."""
+    files = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
+    return [*dict.fromkeys(file.parent for file in files)]
 
 
 def way_out(folder: Path) -> str:

@@ -54,10 +54,8 @@ def require_defined(text: str, kind: str) -> None:
         ValueError: If the file is no Python, or does not define the name.
     """
     file, name = _split(text, kind)
-    with reading(file):
-        source = file.read_bytes()
     try:
-        tree = ast.parse(source)  # bytes, which may name their encoding
+        tree = _parse(file)
         table = symtable.symtable(ast.unparse(tree), str(file), "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
@@ -74,14 +72,19 @@ def require_defined(text: str, kind: str) -> None:
 def defines_function(text: str) -> bool:
     """Whether the source of FILE.py:NAME defines a function of that name; nothing is run."""
     file, name = _split(text, "task")
-    with reading(file):
-        source = file.read_bytes()
     try:
-        tree = ast.parse(source)
+        tree = _parse(file)
     except (SyntaxError, ValueError):
         return False  # who runs the file says what is wrong
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return any(isinstance(node, functions) and node.name == name for node in tree.body)
+
+
+def _parse(file: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    with reading(file):
+        source = file.read_bytes()
+    return ast.parse(source)  # bytes, which may name their encoding
 
 
 def _split(text: str, kind: str) -> tuple[Path, str]:

@@ -29,14 +29,10 @@ def held_out_lines(policy: Policy, prompts: Sequence[Prompt]) -> list[str]:
 def _content(policy: Policy, prompt: Prompt) -> dict[str, Any]:
     if prompt.token_ids is None and prompt.text is not None:
         return {"prompt": prompt.text}
-    if prompt.token_ids is None and prompt.messages is not None and not prompt.template:
-        try:
-            json.dumps(prompt.messages)
-        except (TypeError, ValueError):
-            pass  # a message with more than JSON holds: its tokens say what the policy reads
-        else:
-            return {"messages": prompt.messages}
-    (encoded,) = as_prompts(policy, [prompt])
+    plain = prompt.token_ids is None and not prompt.template
+    if plain and prompt.messages is not None and _is_json(prompt.messages):
+        return {"messages": prompt.messages}
+    (encoded,) = as_prompts(policy, [prompt])  # its tokens say what the policy reads
     return {"prompt_ids": list(encoded.token_ids or ())}
 
 
@@ -44,12 +40,14 @@ def _labels(prompt: Prompt) -> dict[str, Any]:
     """The key, and what reward functions and tables read of a prompt."""
     labels = {"key": prompt.key, "reference": prompt.reference, "group": prompt.group}
     lines: dict[str, Any] = {name: value for name, value in labels.items() if value is not None}
-    for name, value in prompt.columns.items():
-        if name in PROMPT_FIELDS:
-            continue
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            continue
-        lines[name] = value
-    return lines
+    columns = prompt.columns.items()
+    return lines | {x: y for x, y in columns if x not in PROMPT_FIELDS and _is_json(y)}
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
