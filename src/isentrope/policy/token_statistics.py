@@ -68,9 +68,19 @@ def logits_held(memory: int) -> int:
     return min(LOGITS_OF_A_CARD, max(LOGITS_HELD, fitting))
 
 
-def rows_held(columns: int, device: torch.device) -> int:
-    """Tokens whose logits are held at once on a device, of so many entries; one at least."""
-    held = LOGITS_HELD if device.type == "cpu" else logits_held(capacity(device))
+def rows_held(columns: int, device: torch.device, *, in_graph: bool = False) -> int:
+    """Tokens whose logits are held at once, one at least.
+
+    Args:
+        columns: Vocabulary entries of each.
+        device: Where.
+        in_graph: Whether a graph keeps all chunks of the vocabulary until it is gone.
+
+    Returns:
+        On a card as many as its memory allows, without a graph.
+    """
+    few = in_graph or device.type == "cpu"
+    held = LOGITS_HELD if few else logits_held(capacity(device))
     return max(1, held // columns)
 
 
@@ -170,9 +180,7 @@ def token_statistics(
         columns = head.vocabulary
     elif type(head) is nn.Linear:
         columns = min(columns, head.weight.shape[0])
-    # a graph over several chunks of the vocabulary keeps them all, until it is gone
-    rows = LOGITS_HELD // columns if hidden.requires_grad else rows_held(columns, hidden.device)
-    rows = max(1, rows)
+    rows = rows_held(columns, hidden.device, in_graph=hidden.requires_grad)
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, softmax, variances)

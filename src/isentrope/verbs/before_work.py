@@ -70,9 +70,8 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     room = _require_least(verb, name, terms, memory, libraries_bytes(where.device_map))
     sampling = config.sampling
     size = SIZES.get(config.precision.measuring.runtime_dtype, 4)
-    logits = LOGITS_HELD if where.device_map == "cpu" else LOGITS_OF_A_CARD
     longest = PROMPT + sampling.max_new_tokens
-    if coarse_bytes(model, sampling.max_tokens, longest, size, logits) > room:
+    if coarse_bytes(model, sampling.max_tokens, longest, size, where.device_map) > room:
         counting = counting_of(verb, config, model)
         _warn(plan_verb(verb, name, path, counting, model, terms, memory))
 
@@ -112,7 +111,7 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     kept = RESIDENT if device == "cpu" else 1.0
     drawing = PassesOver("drawing", "E", responses, "evaluate")
     tokens = min(sampling.max_tokens, responses * holding.length)
-    coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize, logits)
+    coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize, device)
     coarse += int(kept * holding.of_part(drawing).bytes)
     if coarse > room:
         scoring = PassesOver("scores", "E", responses, "evaluate", forward=1)
@@ -137,8 +136,7 @@ def warn_of_training(config: TrainConfig | SftConfig, verb: str, model: Any, dev
     least = sum(held_in_training(model).values()) + libraries_bytes(device)
     number, length = update_size(config, model)
     size = next(model.parameters()).element_size()
-    logits = LOGITS_HELD if device == "cpu" else LOGITS_OF_A_CARD
-    if coarse_bytes(model, number * length, length, size, logits) <= memory - least:
+    if coarse_bytes(model, number * length, length, size, device) <= memory - least:
         return
     try:
         planned = plan_steps(config, "", verb, untrained(config.model), memory)
@@ -193,7 +191,7 @@ def held_by_verb(verb: str, config: MeasureConfig, model: Any, memory: int) -> d
     return held(model, precision, storage, groups, sides)
 
 
-def coarse_bytes(model: Any, tokens: int, length: int, size: int, at_once: int) -> int:
+def coarse_bytes(model: Any, tokens: int, length: int, size: int, device: str) -> int:
     """Bytes that no pass of a micro-batch exceeds, by the widths of layers alone.
 
     Args:
@@ -201,7 +199,7 @@ def coarse_bytes(model: Any, tokens: int, length: int, size: int, at_once: int) 
         tokens: Of the micro-batch.
         length: Tokens of a sequence.
         size: Bytes of a number.
-        at_once: Logits that are held at once (`logits_held`).
+        device: Where; a card holds at most so many logits at once as the largest one.
 
     Returns:
         Bytes, the logits of TRL and those of scores included.
@@ -212,6 +210,7 @@ def coarse_bytes(model: Any, tokens: int, length: int, size: int, at_once: int) 
     shapes = text_config(model)
     heads = getattr(shapes, "num_attention_heads", None) or 1
     scores = 2 * shapes.num_hidden_layers * heads
+    at_once = LOGITS_HELD if device == "cpu" else LOGITS_OF_A_CARD
     logits = COPIES * 8 * max(at_once, min(tokens, TILE[0]) * TILE[1])
     return COARSE * size * tokens * (widths + scores * length) + logits
 

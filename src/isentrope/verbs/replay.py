@@ -151,19 +151,8 @@ def _replay_one(
         finding = _judge_step(distance / size, rounding / size, limit)
     else:  # nothing moved
         finding = _judge_step(0.0 if norm(step.direction) == 0 else math.inf, math.inf, limit)
-    findings = [finding]
     recorded = update.get("gradient_norm")
-    if recorded is not None:
-        gap = step.gradient_norm
-        if recorded:
-            gap = abs(gap - recorded) / recorded
-        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
-        advice = (
-            "The batch, its weights or the pass differ from training's: compare the versions and "
-            "the precision (training_args.bin) with those of training."
-        )
-        findings.append(Finding.judged(SAME_NORM, "" if gap <= limit else detail, advice, detail))
-    return findings
+    return [finding] if recorded is None else [finding, _judge_norm(step, recorded, limit)]
 
 
 def _compare_parts(
@@ -219,6 +208,19 @@ def _compare_parts(
         f"optimizer's own gradient, from which the recorded one differs by {gap:.2g} (allowed "
         f"{limit:.2g}), gives the step to {error:.2g} (allowed {exact:.2g})"
     )
+
+
+def _judge_norm(step: Step, recorded: float, limit: float) -> Finding:
+    """Whether the gradient has the norm that training logged."""
+    gap = step.gradient_norm
+    if recorded:
+        gap = abs(gap - recorded) / recorded
+    detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
+    advice = (
+        "The batch, its weights or the pass differ from training's: compare the versions and the "
+        "precision (training_args.bin) with those of training."
+    )
+    return Finding.judged(SAME_NORM, "" if gap <= limit else detail, advice, detail)
 
 
 def _judge_step(error: float, rounding: float, limit: float) -> Finding:

@@ -69,16 +69,16 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
     of_plain = edge.place(plain)
     has_edge = not edge.missing
     has_loss = has_edge and edge.has_room(along)
-    known = {"reward": True, "entropy": True, "reached": has_edge, "lost": has_loss}
+    shown = {"reward": True, "entropy": True, "reached": has_edge, "lost": has_loss}
 
     def estimate(name: str) -> Estimate:
         unit = edge.unit(name)
-        return edge.estimate(numbers[name], unit, confidence, has_interval=known[name])
+        return edge.estimate(numbers[name], unit, confidence, has_interval=shown[name])
 
     def compared(name: str, unit: str) -> Estimate:
         gap = DeletedGroups(numbers[name].values - of_plain[name].values)
-        both_known = known[name] and (name != "lost" or edge.has_room(plain))
-        return edge.estimate(gap, unit, confidence, has_interval=both_known)
+        both_shown = shown[name] and (name != "lost" or edge.has_room(plain))
+        return edge.estimate(gap, unit, confidence, has_interval=both_shown)
 
     return Place(
         length=length / edge.length,
