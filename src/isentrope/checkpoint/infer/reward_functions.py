@@ -137,7 +137,8 @@ class RewardFunctions:
     def summed_by(self) -> tuple[float, ...]:
         """Weights of the measurement in the order of training's; empty where each counts once."""
         if not self.chosen:
-            return self.trained_weights if self.trained_weights_in_order else ()
+            fit = self.trained_weights and self.trained_weights_in_order
+            return self.trained_weights if fit else ()
         if not self._are_placed or len(self.chosen) != len(self.names):
             return self.chosen
         by_name = dict(zip(self.names, self.chosen, strict=True))
