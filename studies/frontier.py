@@ -3,6 +3,8 @@
     python -m studies.frontier --run build/frontier toy_8 toy_24 toy_40 compose_50 compose_150
     python -m studies.frontier --run build/frontier smollm2_20 \\
         --smollm2 runs/smollm2_0/training_state/step_20
+    python -m studies.frontier --run build/frontier smollm2_20_large \\
+        --smollm2 runs/smollm2_0/training_state/step_20
     python -m studies.frontier --run build/frontier --page
 
 Fixed before it ran.
@@ -27,6 +29,12 @@ share do not hold, and it is not given.)
 takes 15 minutes of one CPU: its edge comes first, then the controls in the order of the table, and
 those that are not reached in time are left out. Where there is no edge, the sentence that says how
 many prompts would do is the result: E is not enlarged, and no control is placed.
+
+*A second arm of SmolLM2*, fixed on 2026-11-29, after the first had said that about 2,800 prompts
+would do and before this one ran: the same checkpoint and U with an E of 3,072 draws of its prompts,
+once. The reading is the same. Its edge comes first, then the controls in the order of the table
+until 1,800 seconds of CPU. Where it shows no edge either, that is the result, and E is not enlarged
+again.
 """
 
 from __future__ import annotations
@@ -62,10 +70,13 @@ TITLES = {
     "compose_50": "`compose`, step 50",
     "compose_150": "`compose`, step 150",
     "smollm2_20": "SmolLM2-135M, step 20",
+    "smollm2_20_large": "SmolLM2-135M, step 20, E of 3,072",
 }
 PUBLISHED = ("clip_b", "stare", "steer", "entropic", "w_reinforce", "qae", "entropy_mask")
-CPU_SECONDS = 900
+CPU_SECONDS = {"smollm2_20": 900, "smollm2_20_large": 1800}
 """Of SmolLM2, after which no further control is tried."""
+PROMPTS = {"smollm2_20": 256, "smollm2_20_large": 3072}
+"""Of E; 2,048 on the toy."""
 
 
 def configured(path: Path, E: int, U: int, *, task: str, tokens: int) -> MeasureConfig:
@@ -113,7 +124,7 @@ def attempts(
 
 def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
     """Frontiers by prompts of U, and places at the largest."""
-    policy, _, step = name.partition("_")
+    policy, step = name.split("_")[:2]
     if policy == "compose":
         return frontiers(int(step), (16, 128, 1024))
     examples = [f"examples/controls/{EXAMPLES[name]}" for name in PUBLISHED]
@@ -123,7 +134,7 @@ def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
         sizes, path = (8,), smollm2
         task = {"task": "examples/sentence.py:Sentence", "tokens": 8}
         controls = [*TOKEN_CONTROLS, *examples]
-        seconds = time.process_time() + CPU_SECONDS
+        seconds = time.process_time() + CPU_SECONDS[name]
     else:
         sizes, path = (16, 64), checkpoints(folder / "toy", 0) / f"step_{step}"
         task = {"task": "addition", "tokens": 23}
@@ -133,7 +144,7 @@ def measure(name: str, folder: Path, smollm2: Path | None) -> dict[str, Any]:
     places: dict[str, Any] = {}
     rate = 0.0
     for size in sizes:
-        config = configured(path, 256 if policy == "smollm2" else 2048, size, **task)
+        config = configured(path, PROMPTS.get(name, 2048), size, **task)
         edge, rate = frontier_at(config, controls if size == sizes[-1] else (), seconds)
         by_size[size] = edge.frontier
         places = {key.rpartition(":")[2].partition("@")[0]: p for key, p in edge.places.items()}
