@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,16 @@ def test_a_repeated_command_prints_what_it_has_and_makes_nothing_anew(config, tm
     again = call(*command, "--details", status=0)
     assert again.stdout.startswith(first.stdout.partition("step_4:")[0])
     assert results.stat().st_mtime_ns == written
+
+
+def test_a_configuration_is_read_once_and_its_warning_is_said_once(config, monkeypatch):
+    paths = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: paths.append(path) or read_bytes(path))
+    file = config(precision={"allow_tf32": False, "matmul_precision": "high"})
+    done = call("config", "validate", file, status=0)
+    assert paths.count(file) == 1
+    assert done.stderr.count("products keep float32") == 1
 
 
 def test_results_of_another_setting_are_not_written_over(config, tmp_path):

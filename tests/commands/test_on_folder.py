@@ -120,7 +120,7 @@ def test_fresh_batches_are_drawn_where_repeats_or_another_size_are_wanted(record
     words = {"config": str(recorded / "step_4"), "prompts": str(recorded / "prompts.jsonl")}
     words["reward"] = [f"{recorded / 'rewards.py'}:reward"]
     for option in ({"repeats": 2}, {"settings": ["batch_config.B_U=32"]}):
-        config = verb(**words, **option).configuration()
+        config = verb(**words, **option).configuration
         assert (config.batch_config.U_file, config.estimator.objective) == (None, "dr_grpo")
 
 
@@ -128,12 +128,12 @@ def test_a_contract_says_which_prompts_were_held_out(own):
     data = {"dataset_name": "addition", "dataset_options": {"digits": 1}, "train_split": "train"}
     run = {"data": data | {"held_out_split": "test"}, "training": {"prompts_per_step": 5}}
     (own / "step_4" / "contract.json").write_text(json.dumps({"config": run}))
-    batch = MEASURING["measure"](config=str(own / "step_4")).configuration().batch_config
+    batch = MEASURING["measure"](config=str(own / "step_4")).configuration.batch_config
     assert (batch.dataset_name, batch.E_split, batch.U_split) == ("addition", "test", "train")
     assert (batch.B_U, batch.dataset_options) == (5, {"digits": 1})
     prompts = str(own / "prompts.jsonl")
     named = MEASURING["measure"](config=str(own / "step_4"), prompts=prompts, reward=BY_REFERENCE)
-    batch = named.configuration().batch_config
+    batch = named.configuration.batch_config
     assert (batch.B_U, batch.dataset_path, batch.dataset_options) == (5, prompts, HALVES)
 
 
@@ -144,7 +144,7 @@ def test_of_several_checkpoints_no_batch_is_the_recorded_one(recorded):
     command = MEASURING["measure"](
         config=str(recorded / "run"), prompts=prompts, reward=BY_REFERENCE
     )
-    config = command.configuration()
+    config = command.configuration
     assert config.checkpoint.checkpoint_path == str(recorded / "run")
     assert (config.batch_config.U_file, config.batch_config.dataset_options) == (None, HALVES)
 
@@ -152,7 +152,7 @@ def test_of_several_checkpoints_no_batch_is_the_recorded_one(recorded):
 @pytest.mark.parametrize("name", MEASURING)
 def test_every_verb_that_measures_takes_a_folder(name, recorded):
     more = {"control": "clip_cov"} if name == "try" else {}
-    config = MEASURING[name](config=str(recorded / "step_4"), **more).configuration()
+    config = MEASURING[name](config=str(recorded / "step_4"), **more).configuration
     assert config.batch_config.U_file.endswith("next_update/rollouts.parquet")
     assert config.estimator.objective == ("dr_grpo" if name == "try" else "recorded")
 
@@ -177,7 +177,7 @@ def test_a_folder_is_evaluated_on_what_training_held_out_and_not_on_its_batch(ow
     run = {"data": data | {"held_out_split": "test"}, "training": {"prompts_per_step": 5}}
     (own / "step_4" / "contract.json").write_text(json.dumps({"config": run}))
     kinds = {verb.name: verb for verb in COMMANDS}
-    data = kinds["evaluate"](config=str(own / "step_4")).configuration().data
+    data = kinds["evaluate"](config=str(own / "step_4")).configuration.data
     assert (data.dataset_name, data.split, data.dataset_options) == (
         *("addition", "test"),
         {"digits": 1},

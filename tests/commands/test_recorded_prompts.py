@@ -54,11 +54,11 @@ def test_a_record_of_one_prompt_is_refused_early_by_the_option_it_needs(name, on
     for overrides in ([], ["batch_config.B_E=64"]):
         verb = MEASURING[name](config=str(folder), settings=overrides, **more)
         with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
-            verb.configuration()
+            verb.read_configuration()
         assert "responses to 1 prompt, and" in str(refusal.value)
         assert "give --prompts FILE" in str(refusal.value)
     prompts = str(one_prompt / "prompts.jsonl")
-    config = MEASURING[name](config=str(folder), prompts=prompts, **more).configuration()
+    config = MEASURING[name](config=str(folder), prompts=prompts, **more).configuration
     assert config.batch_config.U_file is not None
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import ConfigError, all_keys, load_config
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.keys import all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 

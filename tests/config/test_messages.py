@@ -6,7 +6,8 @@ import re
 import pytest
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import FORMER, KINDS, all_keys, load_config
+from isentrope.config.io import KINDS, load_config
+from isentrope.config.keys import FORMER, all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.strict_yaml import ConfigError
 from isentrope.config.train import SftConfig, TrainConfig

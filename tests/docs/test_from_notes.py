@@ -4,7 +4,7 @@ import re
 
 import isentrope
 from isentrope.cli.commands import COMMANDS
-from isentrope.config.io import all_keys
+from isentrope.config.keys import all_keys
 from isentrope.config.measure import ELSEWHERE, MeasureConfig
 from isentrope.config.train import TrainConfig
 from tests.docs.pages import ROOT

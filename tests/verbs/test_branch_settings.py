@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from isentrope.checkpoint.infer.passed import managed_fields
-from isentrope.config.io import all_keys
+from isentrope.config.keys import all_keys
 from isentrope.config.train import TrainConfig
 from isentrope.run.resuming import FIXED
 from isentrope.verbs.train import branch

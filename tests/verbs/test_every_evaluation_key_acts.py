@@ -3,7 +3,8 @@
 import pytest
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import ConfigError, all_keys
+from isentrope.config.io import ConfigError
+from isentrope.config.keys import all_keys
 from tests.verbs import evaluating
 
 QUICK = ("evaluation.n_prompts=6", "evaluation.samples_per_prompt=2", "evaluation.chunk_prompts=4")

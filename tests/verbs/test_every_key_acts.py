@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from isentrope import Rollouts
-from isentrope.config.io import all_keys
+from isentrope.config.keys import all_keys
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, write_chatty, write_prompts
 from tests.verbs.key_effects import (

@@ -7,12 +7,14 @@ from isentrope.config.io import Config
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.base_model import adapter_base
 from isentrope.models.checkpoint_folder import require_optimizer
+from isentrope.system.manifest import verification
 
 
 def require_present(config: Config) -> None:
     """Refuse files and checkpoint folders that are missing.
 
-    At log level DEBUG the work itself refuses them, which shows where.
+    At log level DEBUG the work itself refuses them, which shows where. The work verifies what it
+    reads; here nothing is hashed.
 
     Args:
         config: Any configuration.
@@ -26,11 +28,12 @@ def require_present(config: Config) -> None:
         config.batch_config.require_files("batch_config")
     else:
         config.data.require_files()
-    if isinstance(config, (MeasureConfig, EvaluateConfig)):
-        folders = checkpoint_folders(config.checkpoint.checkpoint_path)
-        for folder in folders:
+    if not isinstance(config, (MeasureConfig, EvaluateConfig)):
+        return
+    where = config.checkpoint
+    with verification(False):
+        for folder in checkpoint_folders(where.checkpoint_path):
             if isinstance(config, MeasureConfig):
                 require_optimizer(folder, config.checkpoint.optimizer_path)
             if (folder / ADAPTER_CONFIG).is_file():
-                where = config.checkpoint
                 adapter_base(folder, where.base_model, allow_hub=where.allow_hub)

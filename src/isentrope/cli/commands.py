@@ -39,6 +39,7 @@ from isentrope.commands.variance import VarianceCommand
 from isentrope.commands.view import ViewCommand
 from isentrope.system.errors import IsentropeError
 from isentrope.system.extras import require_packages
+from isentrope.system.log import log
 from isentrope.system.manifest import verification
 
 MEASURING: dict[str, type[Measuring]] = {
@@ -99,39 +100,48 @@ def _command(verb: type[Command]) -> Callable[..., None]:
     def command(**options: Any) -> None:
         with stopped_by_signals():
             call = verb(**options)
-            _read(call)
+            notes = _read(call)
             _import_session(verb)
-            resolve_name("isentrope.cli.session:run")(call)
+            resolve_name("isentrope.cli.session:run")(call, notes)
 
     command.__signature__ = signature_of(verb)  # type: ignore[attr-defined]
     return command
 
 
-def _read(call: Command) -> None:
+def _read(call: Command) -> list[logging.LogRecord]:
     """Refuse what is wrong in the input before the libraries are imported, which takes seconds.
 
-    What is logged here is logged again when the work reads its input; an error that is no refusal
-    ends the work too, which says it with its traceback. Processes of a group are left to the
-    session, where one of them speaks.
+    An error that is no refusal ends the work too, which says it with its traceback. Processes of a
+    group are left to the session, where one of them speaks.
+
+    Returns:
+        What was logged of the input, for the session to show: the work reads it no second time.
 
     Raises:
         Exit: With status 1, after the sentence.
     """
     if settings.traceback or "RANK" in os.environ:
-        return
-    logging.disable()
+        return []
+    notes: list[logging.LogRecord] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        notes.append(record)
+        return False
+
+    log.addFilter(keep)
     try:
         if call.packages:
             require_packages(call.packages, f"isentrope {call.name}")
-        with verification(False):
+        with verification(not getattr(call, "no_verify", False)):
             call.read()
     except (IsentropeError, ValueError, OSError) as error:
         typer.secho(f"Error: {call.sentence_of(error)}", fg="red", err=True)
         raise typer.Exit(1) from error
     except Exception:
-        pass
+        return []
     finally:
-        logging.disable(logging.NOTSET)
+        log.removeFilter(keep)
+    return notes
 
 
 def _import_session(verb: type[Command]) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,13 +51,14 @@ FAULT_STATUS = 70
 PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
-def run(command: Command) -> None:
+def run(command: Command, notes: Iterable[logging.LogRecord] = ()) -> None:
     """Call a verb; end with one sentence where it does not succeed.
 
     With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
 
     Args:
         command: The verb with its options.
+        notes: What was logged when its input was read.
 
     Raises:
         Exit: With a status of the table above, or with the verb's own.
@@ -74,6 +75,8 @@ def run(command: Command) -> None:
         ):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
+            for note in notes:
+                logging.getLogger("isentrope").handle(note)
             with Progress(err, verb.name):
                 outcome = command.run()
             failures: Sequence[str] = ()

@@ -37,7 +37,7 @@ class CheckCommand(Checked, Changeable):
 
         if self.write is not None:
             self._require_writable(Path(self.write))
-        require_present(self.configuration())
+        require_present(self.configuration)
 
     def run(self) -> Any:
         """Check or replay every checkpoint, then write the settings."""
@@ -53,13 +53,13 @@ class CheckCommand(Checked, Changeable):
         if self.write is not None:
             self._require_writable(Path(self.write))
         work = replay if self.replay else check
-        config = self.configuration()
+        config = self.configuration
         outcome = work(config)
         if self.write is not None and not self.failures(outcome) and rank() == 0:
             write_bytes(Path(self.write), dump_chosen(config).encode())
         return outcome
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration, or that of a folder, which may lack prompts and rewards."""
         from isentrope.config.io import load_config
 
@@ -72,7 +72,7 @@ class CheckCommand(Checked, Changeable):
             raise FileExistsError(f"{file} is there already (--write): give a new file.")
         if not file.absolute().parent.is_dir():
             raise FileNotFoundError(f"There is no folder {file.absolute().parent} (--write).")
-        super().configuration()
+        super().read_configuration()
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """A table of findings per checkpoint, and a sentence where no check failed."""
@@ -97,7 +97,7 @@ class CheckCommand(Checked, Changeable):
         if self.no_verify:
             options.append("--no-verify")
         try:
-            super().configuration()
+            super().read_configuration()
         except ValueError:
             words += ["--prompts", "FILE"] if self.prompts is None else []
             words += [] if self.reward else ["--reward", "FILE.py:NAME"]

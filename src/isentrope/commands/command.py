@@ -18,6 +18,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
@@ -105,11 +106,7 @@ class Command:
         """What is printed of an error that a user can mend, in one line."""
         if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
             error = MissingPackageError(error.name, f"isentrope {cls.name}")
-        if (
-            isinstance(error, OSError)
-            and error.errno is not None
-            and str(error).startswith("[Errno")
-        ):
+        if isinstance(error, OSError) and error.errno and str(error).startswith("[Errno"):
             words = error.strerror or os.strerror(error.errno)
             if error.filename is None:
                 return f"{cls.name} could not read or write: {words}."
@@ -179,7 +176,21 @@ class AsJson(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Configured(Command):
+class Reader(Command):
+    """A verb that reads a configuration."""
+
+    @cached_property
+    def configuration(self) -> Any:
+        """The configuration; `read` and `run` share what was read once."""
+        return self.read_configuration()
+
+    def read_configuration(self) -> Any:
+        """Read the configuration, with its overrides."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Reader):
     """A verb that needs a configuration."""
 
     config: Annotated[str, Argument(metavar="CONFIG", help="A YAML file of settings.")]
@@ -188,9 +199,9 @@ class Configured(Command):
         """Read the configuration, and look for the files that it names."""
         from isentrope.checkpoint.present import require_present
 
-        require_present(self.configuration())
+        require_present(self.configuration)
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration with its overrides, of whatever kind it is."""
         from isentrope.config.io import load_any
 
@@ -214,7 +225,8 @@ class Overridden(Command):
     @classmethod
     def sentence_of(cls, error: BaseException) -> str:
         """The sentence, and how a setting that it names by its key is given."""
-        from isentrope.config.io import KINDS, all_keys
+        from isentrope.config.io import KINDS
+        from isentrope.config.keys import all_keys
         from isentrope.config.strict_yaml import ConfigError
 
         sentence = super().sentence_of(error)
@@ -256,8 +268,8 @@ class Changeable(Overridden, InFolder, Verified):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewRun(Command):
-    """A verb that starts a run, or resumes one."""
+class NewRun(Reader):
+    """A verb that starts a run, or resumes one; a run that starts has a configuration."""
 
     config: Annotated[str | None, Argument(metavar="[CONFIG]", help="A YAML file of settings.")] = (
         None
@@ -275,11 +287,7 @@ class NewRun(Command):
 
         self.require_one_beginning()
         if self.config is not None:
-            require_present(self.configuration())
-
-    def configuration(self) -> Any:
-        """The configuration of a run that starts."""
-        raise NotImplementedError
+            require_present(self.configuration)
 
     def require_one_beginning(self) -> None:
         """Refuse a run that has no beginning, or several."""

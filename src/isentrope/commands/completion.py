@@ -15,7 +15,8 @@ TRIED = ("clip_cov", "repo_r", "bonus")
 
 def complete_setting(incomplete: str) -> list[str]:
     """The settings that begin so, each with its equals sign."""
-    from isentrope.config.io import KINDS, all_keys
+    from isentrope.config.io import KINDS
+    from isentrope.config.keys import all_keys
 
     keys = dict.fromkeys(key for kind in KINDS.values() for key in all_keys(kind))
     return [f"{key}=" for key in keys if "." in key and key.startswith(incomplete)]

@@ -62,7 +62,7 @@ class ValidateCommand(Configured, Overridden):
         from isentrope.config.train import SftConfig, TrainConfig
         from isentrope.system.manifest import verification
 
-        config = self.configuration()
+        config = self.configuration
         if isinstance(config, (SftConfig, TrainConfig)):
             return _describe_training(config)
         with verification(config.checkpoint.verify):

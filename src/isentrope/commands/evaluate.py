@@ -19,9 +19,9 @@ class EvaluateCommand(OnFolder, AsJson, Changeable):
         """Evaluate the checkpoints, or resume an evaluation that was stopped."""
         from isentrope.verbs.evaluate import evaluate_checkpoints
 
-        return evaluate_checkpoints(self.configuration())
+        return evaluate_checkpoints(self.configuration)
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration of an evaluation, or that of a folder."""
         from isentrope.config.evaluate import EvaluateConfig
         from isentrope.config.io import load_config

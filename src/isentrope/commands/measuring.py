@@ -54,7 +54,7 @@ class OnFolder(Configured):
         ),
     ] = None
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration of a measurement."""
         from isentrope.checkpoint.folder_settings import require_batches
         from isentrope.config.io import load_config
@@ -118,7 +118,7 @@ class Measuring(OnFolder, AsJson):
 
     def run(self) -> Any:
         """Run the verb on every checkpoint of the configuration."""
-        return self.measure(self.configuration(), draw=self.figure())
+        return self.measure(self.configuration, draw=self.figure())
 
     @classmethod
     def measure(cls, config: Any, **options: Any) -> Any:

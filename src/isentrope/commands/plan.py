@@ -31,16 +31,15 @@ class PlanCommand(OnFolder, Planned, AsJson, Overridden):
 
     def read(self) -> None:
         """Read the configuration; the files that it names may come later."""
-        self.configuration()
+        _ = self.configuration
 
     def run(self) -> Any:
         """Plan the verbs of a configuration."""
         from isentrope.verbs.plan import plan
 
-        configuration = self.configuration()
-        return plan(configuration, self.config, verbs=self.verbs or (), memory=self.memory)
+        return plan(self.configuration, self.config, verbs=self.verbs or (), memory=self.memory)
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration, of whatever kind, or that of a folder."""
         from isentrope.config.io import load_any, load_config
 

@@ -21,9 +21,9 @@ class SftCommand(NewRun, Changeable):
         self.require_one_beginning()
         if self.resume is not None:
             return resume_sft(self.resume, self.overrides)
-        return sft(self.configuration())
+        return sft(self.configuration)
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration of a run that starts."""
         from isentrope.config.io import load_config
         from isentrope.config.train import SftConfig

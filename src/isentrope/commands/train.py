@@ -41,9 +41,9 @@ class TrainCommand(NewRun, Start, Changeable):
             return resume(self.resume, self.overrides)
         if self.start is not None:
             return branch(self.start, self.overrides)
-        return train(self.configuration())
+        return train(self.configuration)
 
-    def configuration(self) -> Any:
+    def read_configuration(self) -> Any:
         """The configuration of a run that starts."""
         from isentrope.config.io import load_config
         from isentrope.config.train import TrainConfig

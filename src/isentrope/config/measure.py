@@ -192,11 +192,6 @@ class BatchConfig(PromptsConfig):
         U = self.seed + 1 + 3 * self.first_repeat
         return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
 
-    @property
-    def repeat_numbers(self) -> range:
-        """Which batches U are asked for."""
-        return range(self.first_repeat, self.first_repeat + self.repeats)
-
     def evaluation_task(self) -> Task:
         """The task that E's prompts and rewards come from."""
         return self.load_task(self.dataset_name, self.E_split, self.dataset_path)

@@ -34,7 +34,7 @@ def relative_to_run(config: _Config, run: Path, folder: Path) -> _Config:
     def shorten(path: str) -> str:
         return path_in_run(path, run, folder) or path
 
-    shortened = _map_paths(_sections_with_paths(config), shorten)
+    shortened = _map_paths(config.model_dump(include={*PATHS}), shorten)
     sections = {
         name: getattr(config, name).model_copy(update=paths) for name, paths in shortened.items()
     }
@@ -65,10 +65,6 @@ def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**content, **sections}
 
 
-def _sections_with_paths(config: BaseModel) -> dict[str, Any]:
-    return {name: vars(section) for name, section in config if name in PATHS}
-
-
 def _map_paths(
     content: Mapping[str, Any], change: Callable[[str], object]
 ) -> dict[str, dict[str, Any]]:
@@ -89,7 +85,7 @@ def _map_paths(
 def inputs_of(config: BaseModel) -> list[Path]:
     """What a configuration reads: its paths that are there, patterns expanded, and base models."""
     paths: list[str] = []
-    _map_paths(_sections_with_paths(config), paths.append)
+    _map_paths(config.model_dump(include={*PATHS}), paths.append)
     return existing(paths)
 
 
