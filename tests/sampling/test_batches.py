@@ -2,7 +2,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from math import inf, prod
+from math import prod
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 import isentrope as ise
 from isentrope.sampling.batches import Filling, Groups, update_batch
 from isentrope.sampling.prompts import name_prompts
+from isentrope.system.progress import Progress
 from tests.sampling.conftest import PROMPTS
 
 
@@ -99,14 +100,15 @@ def kinds_kept(kinds, n, batch_size, rounds):
     return tuple(list(KINDS)[int(x)] for x in batch.response_ids[::2])
 
 
-def test_rounds_are_logged_once_in_ten_seconds_and_the_forecast_always(monkeypatch, caplog):
+def test_rounds_are_logged_once_in_ten_seconds_and_the_forecast_always(caplog):
     caplog.set_level("INFO", logger="isentrope")
-    monkeypatch.setattr("isentrope.system.progress._running_logged", logged := {"at": -inf})
-    for seconds in (0, 10):
-        logged["at"] -= seconds
-        queue = iter([["useless"]] * 11 + [["a"]])
-        filling = Filling(Groups(1, 2, 1, redraw_limit=11), 2)
-        filling.fill(lambda k, queue=queue: rollouts_of_kinds(next(queue)))
+    clock = [0]
+    with Progress(clock=lambda: clock[0]):
+        for seconds in (0, 10):
+            clock[0] = seconds
+            queue = iter([["useless"]] * 11 + [["a"]])
+            filling = Filling(Groups(1, 2, 1, redraw_limit=11), 2)
+            filling.fill(lambda k, queue=queue: rollouts_of_kinds(next(queue)))
     lines = [message.split()[0] for message in caplog.messages]
     assert Counter(lines) == {"Round": 2, "The": 2}
 

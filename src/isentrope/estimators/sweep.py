@@ -145,6 +145,7 @@ class SweepRow(RateRow):
         Returns:
             The row.
         """
+        trust = point.trust
         return cls(
             eta=point.eta,
             change=point.change,
@@ -153,11 +154,11 @@ class SweepRow(RateRow):
             residual=point.residual,
             residual_verdict=point.residual_trust and point.residual_trust.verdict,
             ess=point.ess,
-            ess_whole=point.trust.ess_whole,
-            ess_integrated=point.ess_integrated,
-            carriers=point.trust.carriers,
-            khat=point.khat,
-            verdict=point.verdict,
+            ess_whole=trust.ess_whole,
+            ess_integrated=trust.ess_integrated,
+            carriers=trust.carriers,
+            khat=trust.khat,
+            verdict=trust.verdict,
             method=point.change.method,
             resampled=resampled,
         )

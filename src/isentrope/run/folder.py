@@ -95,16 +95,10 @@ def _find_versions() -> dict[str, Any]:
             installed[package] = version(package)
     return {
         "isentrope": __version__,
-        "git": _commit_of_sources(),
+        "git": git_commit(Path(__file__).parents[1]),
         "python": platform.python_version(),
         "packages": installed,
     }
-
-
-@cache
-def _commit_of_sources() -> str | None:
-    """That of this process, whose code was loaded once."""
-    return git_commit(Path(__file__).parents[1])
 
 
 def git_commit(folder: Path) -> str | None:

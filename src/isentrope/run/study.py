@@ -180,9 +180,10 @@ def study_items(verb: str, config: MeasureConfig, folder: Path) -> list[Item[Set
     checkpoints = require_inputs(config)
     for checkpoint in checkpoints:
         require_rate(checkpoint, config.estimator)  # of all, before any is measured
+    first = config.batch_config.first_repeat
     for checkpoint in checkpoints:
         where = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
-        for repeat in config.batch_config.repeat_numbers:
+        for repeat in range(first, first + config.batch_config.repeats):
             batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
             alone = config.model_copy(update={"checkpoint": where, "batch_config": batch})
             settings = settle(checkpoint, alone)

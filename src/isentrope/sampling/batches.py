@@ -31,7 +31,7 @@ from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.task import Task
-from isentrope.system.progress import ProgressCallback, log_running, silent
+from isentrope.system.progress import ProgressCallback, progress, silent
 
 _log = logging.getLogger("isentrope")
 
@@ -166,13 +166,13 @@ class Filling:
     _useful: int = field(default=0, init=False)
 
     def fill(
-        self, draw: Callable[[int], Rollouts], progress: ProgressCallback = silent
+        self, draw: Callable[[int], Rollouts], advance: ProgressCallback = silent
     ) -> tuple[Rollouts, UpdateBatchReport]:
         """Draw rounds until the batch is full.
 
         Args:
             draw: Called with a number of groups; returns the next ones, with rewards.
-            progress: Called with (sequences kept, sequences to draw) after each round.
+            advance: Called with (sequences kept, sequences to draw) after each round.
 
         Returns:
             The first n groups that have an advantage, and the report.
@@ -207,9 +207,9 @@ class Filling:
                 rows = (which & needed).repeat_interleave(size).nonzero()[:, 0]
                 if len(rows):
                     parts.append(batch.select(rows))
-            progress(min(self._useful, n) * size, n * size)
+            advance(min(self._useful, n) * size, n * size)
             if round_ > 1 or self._useful < n:
-                log_running(  # where rewards are sparse, each step has a dozen rounds
+                progress().log_running(  # where rewards are sparse, each step has a dozen rounds
                     "Round %d of drawing: %d groups drawn, %d have an advantage, %d are needed.",
                     *(round_, len(self._rewards), self._useful, n),
                 )

@@ -69,6 +69,7 @@ class Progress:
         self._clock = clock
         self._start = clock()
         self._last_line = self._start
+        self._last_message = -math.inf
         self._stages: list[str] = []
         self._lines = ExitStack()
 
@@ -140,6 +141,19 @@ class Progress:
 
             yield report
 
+    def log_running(self, message: str, *values: object) -> None:
+        """Log a line on work that goes on, unless another was logged less than ten seconds ago.
+
+        Args:
+            message: With the placeholders of `logging`.
+            values: What stands in their places.
+        """
+        now = self._clock()
+        if now - self._last_message >= SILENCE:
+            self._last_message = now
+            self._last_line = now
+            log.info(message, *values)
+
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
         """A line for a training run: reward, entropy, the last reading, tokens per second.
 
@@ -197,22 +211,6 @@ class Progress:
         return observe
 
 
-_running_logged = {"at": -math.inf}
-
-
-def log_running(message: str, *values: object) -> None:
-    """Log a line on work that goes on, unless another was logged less than ten seconds ago.
-
-    Args:
-        message: With the placeholders of `logging`.
-        values: What stands in their places.
-    """
-    now = time.monotonic()
-    if now - _running_logged["at"] >= SILENCE:
-        _running_logged["at"] = now
-        log.info(message, *values)
-
-
 def _words(what: str, stage: str) -> str:
     """The work, and the piece of it that has begun."""
     return ": ".join(part for part in (what, stage) if part)
@@ -236,12 +234,12 @@ def _repeated(action: Callable[[], None], seconds: float = 1.0) -> Iterator[None
         thread.join()
 
 
-_CURRENT = ContextVar[Progress]("progress")
+_CURRENT = ContextVar("progress", default=Progress())  # noqa: B039  outside of a block, no bars
 
 
 def progress() -> Progress:
-    """That of the innermost block `with Progress(…)`; one without bars where there is none."""
-    return _CURRENT.get(Progress())
+    """That of the innermost block `with Progress(…)`; the one without bars where there is none."""
+    return _CURRENT.get()
 
 
 class Clock:
