@@ -25,6 +25,7 @@ from torch import Tensor
 
 import isentrope as ise
 from isentrope.attribution.fisher.prompt_pairs import cosines
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import Addition
@@ -83,9 +84,22 @@ def batch(path: Path, seed: int) -> dict[str, float]:
     task = Addition("test", digits=2)
     U = ise.sample(policy, task.prompts, PROMPTS, GROUP, max_new_tokens=MAX_NEW_TOKENS, seed=seed)
     U = distinct(ise.with_advantages(ise.with_rewards(U, task), "dr_grpo"))
+    return correlations(policy, U, ise.fisher_kernel(policy, U).matrix)
+
+
+def correlations(policy: Policy, U: Rollouts, K: Tensor) -> dict[str, float]:
+    """r by arm: the mean over both ways to split the prompts.
+
+    Args:
+        policy: The policy.
+        U: Distinct responses with rewards and advantages.
+        K: (n, n) their kernel.
+
+    Returns:
+        The correlations.
+    """
     assert U.rewards is not None
     assert U.advantages is not None
-    K = ise.fisher_kernel(policy, U).matrix
     prompts = U.prompt_index
     norms = K.diagonal()
     cosine = cosines(K, norms, norms).nan_to_num(0.0)

@@ -87,12 +87,25 @@ def part_of(ready, sequence: int) -> Vector:
 
 def compare(policy, E, bases: list[Vector], parts: list[Vector], rate: float) -> Comparison:
     """Mixed evaluations along parts of a step, each from its base, beside their first order."""
+    firsts = [first_order(policy, E, part) for part in parts]
+    return compare_with(policy, E, bases, parts, firsts, rate)
+
+
+def first_order(policy, E, part: Vector):
+    """The derivative along a part, which is the same from every base and at every rate."""
+    return ise.entropy_change(policy, E, part, [], order=1)
+
+
+def compare_with(policy, E, bases: list[Vector], parts, firsts, rate: float) -> Comparison:
+    """Mixed evaluations beside first orders that are there; a base that stays is evaluated once."""
+    name = f"sweep[{rate:g}].delta_h"
     rows = []
-    for base, part in zip(bases, parts, strict=True):
+    last: Vector | None = None
+    for base, part, first in zip(bases, parts, firsts, strict=True):
+        if base is not last:
+            without = ise.entropy_change(policy, E, base, [rate], order=0)
+            last = base
         with_part = ise.entropy_change(policy, E, axpy(1, part, base), [rate], order=0)
-        without = ise.entropy_change(policy, E, base, [rate], order=0)
-        first = ise.entropy_change(policy, E, part, [], order=1)
-        name = f"sweep[{rate:g}].delta_h"
         gap = with_part.influences[name] - without.influences[name]
         gap = gap - rate * first.influences["first_order"]
         mixed = with_part.points[0].change.value - without.points[0].change.value
@@ -122,6 +135,7 @@ def lines(path: Path, number: int) -> Iterator[str]:
         found = ise.influence(ready.policy, ready.E, ready.U, step, tokens=False)
         rows = chosen(found.per_sequence)
         parts = [part_of(ready, int(i)) for i in rows]
+        firsts = [first_order(ready.policy, ready.E, part) for part in parts]
         arms = {
             "v_base": [step.baseline] * len(parts),
             "v − v_i": [axpy(-1, part, step.direction) for part in parts],
@@ -129,7 +143,7 @@ def lines(path: Path, number: int) -> Iterator[str]:
         for name, bases in arms.items():
             for factor in FACTORS:
                 rate = factor * step.learning_rate
-                result = compare(ready.policy, ready.E, bases, parts, rate)
+                result = compare_with(ready.policy, ready.E, bases, parts, firsts, rate)
                 own = rate * found.per_sequence[rows].double()
                 apart = float((result.predicted - own).abs().max() / own.abs().max())
                 total = float((result.mixed - result.predicted).sum() / result.predicted.sum())

@@ -59,6 +59,11 @@ def influence_agreement(
 
 def distinct(U: Rollouts) -> Rollouts:
     """Each response to a prompt once: equal ones have cosine one and are no test."""
+    return U.select(distinct_rows(U))
+
+
+def distinct_rows(U: Rollouts) -> Tensor:
+    """Rows of the first of each response to a prompt."""
     seen: set[tuple[int, ...]] = set()
     kept = []
     for i, (p, r) in enumerate(zip(U.prompt_index.tolist(), U.response_ids, strict=True)):
@@ -66,7 +71,7 @@ def distinct(U: Rollouts) -> Rollouts:
         if key not in seen:
             kept.append(i)
         seen.add(key)
-    return U.select(torch.tensor(kept))
+    return torch.tensor(kept)
 
 
 def halves(prompts: Tensor) -> list[Tensor]:
