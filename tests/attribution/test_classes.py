@@ -185,7 +185,10 @@ def test_bad_arguments_are_refused_in_a_sentence(table):
 
 @pytest.mark.slow
 def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
-    """200 batches E of 512 responses, U held; 95 % nominal, 8 groups."""
+    """200 batches E of 512 responses, U held; 95 % nominal, 8 groups.
+
+    A share has an interval in the third of the batches that tell its whole from zero.
+    """
     exact, U, step = exact_setting("table")
     parts = token_classes(by_responses("table", exact, U, step), share=0.2).parts
     hits = {"delta_h": [], "share_h": []}
@@ -199,8 +202,8 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
                 estimate = getattr(part, quantity)
                 if np.isfinite(estimate.ci_low) and estimate.se > 0:
                     covered.append(estimate.covers(getattr(parts[name], quantity).value))
-    for covered in hits.values():
-        assert len(covered) > 800
+    for covered, least in zip(hits.values(), (800, 300), strict=True):
+        assert len(covered) > least
         assert 0.92 < np.mean(covered) < 0.985
 
 
