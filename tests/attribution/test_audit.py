@@ -9,8 +9,9 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 
 from isentrope import AuditOptions, Scores, audit
 from isentrope.attribution.mid_ranks import WeightedRanks
-from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
+from isentrope.attribution.proxies.agreement import agreement, top_counts
 from isentrope.attribution.proxies.proxies import token_proxies
+from isentrope.attribution.proxies.score_column import ScoreColumn
 from isentrope.nouns.estimate import NO_SPREAD
 
 TOP = (0.001, 0.1, 0.3)

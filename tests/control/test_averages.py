@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.correction import GradientMeans, mean_of
+from isentrope.control.gradient_means import GradientMeans, mean_of
 
 
 def named(x):

@@ -8,7 +8,8 @@ import torch
 
 import isentrope as ise
 from isentrope import BudgetOptions
-from isentrope.control.correction import GradientMeans, Request, correct, effects_of
+from isentrope.control.correction import Request, correct, effects_of
+from isentrope.control.gradient_means import GradientMeans
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.control.trial import entropy_corrections

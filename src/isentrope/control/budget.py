@@ -30,14 +30,13 @@ from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.correction import (
     Correction,
     Effects,
-    GradientMeans,
     Reason,
     Request,
     correct,
     effects_of,
-    mean_of,
 )
 from isentrope.control.feedback import Feedback, Gains, Target
+from isentrope.control.gradient_means import GradientMeans, mean_of
 from isentrope.control.gradients import ControlSample
 from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.control.leave_one_out import in_the_loss, read_half

@@ -18,11 +18,11 @@ from scipy.optimize import bisect
 from isentrope.control.base import Rewritten
 from isentrope.control.correction import (
     Correction,
-    GradientMeans,
     Request,
     correct,
     effects_of,
 )
+from isentrope.control.gradient_means import GradientMeans
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

@@ -44,7 +44,6 @@ from torch import Tensor
 from isentrope.attribution.mid_ranks import Array
 from isentrope.attribution.proxies.agreement import (
     MEASURED_ROW,
-    ScoreColumn,
     Statistic,
     halves_of,
     statistics,
@@ -52,6 +51,7 @@ from isentrope.attribution.proxies.agreement import (
 )
 from isentrope.attribution.proxies.audit_table import AuditRow
 from isentrope.attribution.proxies.proxies import UNSIGNED
+from isentrope.attribution.proxies.score_column import ScoreColumn
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
 from isentrope.system.one_line import changed_fields, one_line, plural
