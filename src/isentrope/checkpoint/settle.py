@@ -86,28 +86,15 @@ def settle(
     acting, assumed = _find_acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
     if file is not None:
         obstacles += of_another_step(file, batch, checkpoint.files.step)
-    origins: dict[str, Origin] = {}
-    filled: dict[str, Any] = {}
-    for key in TRAINING_KEYS:
-        setting = training.get(key) if key in acting else None
-        if key in chosen:
-            origins[key] = Origin(values[key], "configuration", setting and setting.value)
-            if setting is not None and not _are_equal(values[key], setting.value):
-                words = (
-                    f"{key} is {_as_list(values[key])!r}, training had {_as_list(setting.value)!r} "
-                    f"({setting.file})"
-                )
-                obstacles.append(Obstacle(key, words))
-        elif setting is not None:
-            origins[key] = Origin(setting.value, setting.file, setting.value)
-            filled[key] = setting.value
-        elif key in assumed:
-            by_rule = key == "estimator.advantages"
-            value = ADVANTAGES_OF[objective] if by_rule else values[key]
-            origins[key] = Origin(value, ASSUMED)
-        else:
-            origins[key] = Origin(values[key], "default")
-    obstacles += _find_obstacles(checkpoint, use)
+    origins, filled, unlike = _compare_keys(
+        values, training, objective, acting=acting, chosen=chosen, assumed=assumed
+    )
+    obstacles += unlike
+    if not checkpoint.contract.get("replayable", True):
+        words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
+        obstacles.append(Obstacle("replayable", words))
+    if checkpoint.arguments is not None:
+        obstacles += obstacles_of(checkpoint.arguments, use)
     notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
     reward_notes: list[str] = []
     if functions.trained:
@@ -176,15 +163,39 @@ def _fill(config: MeasureConfig, values: Mapping[str, Any]) -> MeasureConfig:
     return config.model_copy(update=sections)
 
 
-def _find_obstacles(checkpoint: CheckpointFacts, use: Use) -> list[Obstacle]:
-    """The parts of training's step that the computed step lacks, one obstacle per field."""
+def _compare_keys(
+    values: Mapping[str, Any],
+    training: Mapping[str, Setting],
+    objective: str,
+    *,
+    acting: Collection[str],
+    chosen: Collection[str],
+    assumed: Collection[str],
+) -> tuple[dict[str, Origin], dict[str, Any], list[Obstacle]]:
+    """Where the value of each key comes from, what training fills in, and what is set otherwise."""
+    origins: dict[str, Origin] = {}
+    filled: dict[str, Any] = {}
     obstacles: list[Obstacle] = []
-    if not checkpoint.contract.get("replayable", True):
-        words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
-        obstacles.append(Obstacle("replayable", words))
-    if checkpoint.arguments is not None:
-        obstacles += obstacles_of(checkpoint.arguments, use)
-    return obstacles
+    for key in TRAINING_KEYS:
+        setting = training.get(key) if key in acting else None
+        if key in chosen:
+            origins[key] = Origin(values[key], "configuration", setting and setting.value)
+            if setting is not None and not _are_equal(values[key], setting.value):
+                words = (
+                    f"{key} is {_as_list(values[key])!r}, training had {_as_list(setting.value)!r} "
+                    f"({setting.file})"
+                )
+                obstacles.append(Obstacle(key, words))
+        elif setting is not None:
+            origins[key] = Origin(setting.value, setting.file, setting.value)
+            filled[key] = setting.value
+        elif key in assumed:
+            by_rule = key == "estimator.advantages"
+            value = ADVANTAGES_OF[objective] if by_rule else values[key]
+            origins[key] = Origin(value, ASSUMED)
+        else:
+            origins[key] = Origin(values[key], "default")
+    return origins, filled, obstacles
 
 
 def _choose_objective(

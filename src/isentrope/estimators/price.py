@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -41,8 +42,17 @@ from isentrope.policy.token_statistics import Scores
 PRICED = ("prefix", "sequence")
 """Methods that read H, of which positions have parts."""
 
-STATISTICS_OF_CLASS = 6
-"""Statistics of a class of positions."""
+
+class _Row(IntEnum):
+    """The statistics of a class of positions, in the order of `price_statistics`."""
+
+    ENTROPY = 0
+    FIRST_ORDER = 1
+    CHANGE = 2
+    REWARD = 3
+    SPENT = 4
+    REWARD_CHANGE = 5
+
 
 _NO_PARTS = (
     "A price needs the derivative along the step, or the scores after it, by the method 'prefix' "
@@ -169,8 +179,6 @@ def price_of_step(
     if not (derived or after) or sample.functional.method not in PRICED:
         raise ValueError(_NO_PARTS)
     masks = _restrict_to_tokens(sample.series[0].mask, classes)
-    unit = sample.functional.unit
-    base = sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
     result = infinitesimal_jackknife(
         lambda omega: torch.cat(
@@ -181,48 +189,51 @@ def price_of_step(
         ),
         sample.prompt_index,
     )
-    moved = base if after is None else after[1].or_worse(base)
+    moved = sample.trust if after is None else after[1].or_worse(sample.trust)
     withheld = "" if reward is None else reward.withheld
-    of_reward = base.without_interval(withheld)
-    trusts = (base, base, moved, of_reward, base, of_reward if withheld else moved)
+    of_reward = sample.trust.without_interval(withheld)
+    trusts = dict.fromkeys(_Row, sample.trust) | {_Row.CHANGE: moved, _Row.REWARD: of_reward}
+    trusts[_Row.REWARD_CHANGE] = of_reward if withheld else moved
 
-    def options(row: int, name: str) -> dict[str, Any]:
+    def options(row: _Row, name: str) -> dict[str, Any]:
         prompts = Units.of(sample.prompt_index[masks[name].any(1)]).count
         alone = _ONE_PROMPT if prompts else NO_POSITION
         trust = trusts[row].without_interval(alone if prompts < 2 else "")
         if name == HIGH_ENTROPY_CLASS and result.n_units < LEAST_FOR_QUANTILE:
             trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=result.n_units))
-        order = trust.order if row in (2, 5) else 1
+        order = trust.order if row in (_Row.CHANGE, _Row.REWARD_CHANGE) else 1
         return {"confidence": confidence, "order": order, **trust.options(sample.functional.method)}
 
-    def spent(at: int, name: str) -> Spent:
-        """What happens at a class, of which the statistics begin at a row."""
-        mask = masks[name]
+    def spent(start: int, name: str) -> Spent:  # statistics of the class begin at row `start`
+        def estimate(row: _Row, unit: str = sample.functional.unit) -> Estimate:
+            return result.estimate(start + row, unit=unit, **options(row, name))
 
-        def estimate(row: int, unit: str = unit) -> Estimate:
-            return result.estimate(at + row, unit=unit, **options(row, name))
+        def ratio(row: _Row, bottom: int, unit: str) -> Estimate:
+            how = options(row, name)
+            return ratio_of(result, start + row, bottom, name="δH₁", sign="any", unit=unit, **how)
 
-        def ratio(row: int, bottom: int, unit: str) -> Estimate:
-            return ratio_of(
-                result, at + row, bottom, name="δH₁", sign="any", unit=unit, **options(row, name)
-            )
-
-        whole = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
-        for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
+        share = for_a_nat = None
+        if derived:
+            share = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
+            if name:
+                share = ratio(_Row.FIRST_ORDER, _Row.FIRST_ORDER, NET_SHARE)  # of all positions
+        if derived and reward:
+            per_nat = f"{REWARD} per {sample.functional.unit.replace('nats', 'nat')}"
+            for_a_nat = ratio(_Row.REWARD, start + _Row.SPENT, per_nat)
         return Spent(
-            tokens=float(mask.sum() / masks[""].sum()),
-            entropy=estimate(0),
-            first_order=estimate(1) if derived else None,
-            share=None if not derived else ratio(1, 1, NET_SHARE) if at else whole,
-            change=estimate(2) if after else None,
-            reward=estimate(3, REWARD) if reward and derived else None,
-            reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward and derived else None,
+            tokens=float(masks[name].sum() / masks[""].sum()),
+            entropy=estimate(_Row.ENTROPY),
+            first_order=estimate(_Row.FIRST_ORDER) if derived else None,
+            share=share,
+            change=estimate(_Row.CHANGE) if after else None,
+            reward=estimate(_Row.REWARD, REWARD) if derived and reward else None,
+            reward_for_a_nat=for_a_nat,
         )
 
-    parts = {name: spent(place * STATISTICS_OF_CLASS, name) for place, name in enumerate(masks)}
+    parts = {name: spent(place * len(_Row), name) for place, name in enumerate(masks)}
     change = None
     if after and reward:
-        change = result.estimate(5, unit=REWARD, **options(5, ""))
+        change = result.estimate(_Row.REWARD_CHANGE, unit=REWARD, **options(_Row.REWARD_CHANGE, ""))
     return Price(parts.pop(""), parts, change)
 
 
@@ -258,7 +269,7 @@ def price_statistics(
         after: Scores at θ + ηv, or None.
 
     Returns:
-        (`STATISTICS_OF_CLASS`,), 0 for what is not known.
+        (6,) in the order of `_Row`, 0 for what is not known.
     """
     f = sample.functional
     r = sample.log_ratio_series[:2]

@@ -95,12 +95,7 @@ def influence(
         scores, by_token = on_tokens(policy, U, step, chain(*u))  # (quantities · G, n, t)
         by_sequence = by_token.sum(2)
     elif one_batch:
-        other = U.prompt_index[:, None] != U.prompt_index  # pairs of other prompt draws
-        weights = other.double() * len(U) / other.sum(0)
-        of_U = (U, quantities[0].sample)
-        units = Units(quantities[0].group, groups)
-        gradients = options.gradients
-        by_sequence = pairs_by_unit(policy, of_U, sums, step, units, weights[None], gradients)[0]
+        by_sequence = _on_other_prompts(policy, U, step, quantities[0], groups, options)
         if reward is not None:
             rows = on_sums(policy, sums, u[1], options.gradients)
             by_sequence = torch.cat((by_sequence, rows))
@@ -206,6 +201,23 @@ def _gradients(
         progress(1, passes, "gradient of the reward")
         sample = of_reward(score_batch(policy, reward), reward.rewards)
         yield from gradients_by_group(policy, reward, [sample], groups, where)
+
+
+def _on_other_prompts(
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    entropy: GradientGroups,
+    groups: int,
+    options: InfluenceOptions,
+) -> Tensor:
+    """The effect of each sequence (G, n) on the entropy of U's other prompt draws (T4c)."""
+    other = U.prompt_index[:, None] != U.prompt_index
+    weights = other.double() * len(U) / other.sum(0)
+    batch = (U, entropy.sample)
+    units = Units(entropy.group, groups)
+    sums = step_functions(U, step)
+    return pairs_by_unit(policy, batch, sums, step, units, weights[None], options.gradients)[0]
 
 
 def _attribute(
