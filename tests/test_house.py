@@ -2,9 +2,12 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import isentrope as ise
 from tests import house
@@ -62,21 +65,38 @@ def modules():
     return {dotted(path): tree for path, tree in trees().items()}
 
 
-def test_measure_enters_few_functions_and_reads_no_fresh_result(tmp_path):
-    make_checkpoint(tmp_path)
-    config = tmp_path / "measure.json"
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """What `measure` entered."""
+    folder = tmp_path_factory.mktemp("walk")
+    make_checkpoint(folder)
+    config = folder / "measure.json"
     sizes = {"batch_config": {"B_E": 24, "allow_overlap": True}}
-    config.write_text(json.dumps(settings(tmp_path, **sizes)))
+    config.write_text(json.dumps(settings(folder, **sizes)))
     command = [sys.executable, "-m", "tests.walk", "measure", str(config)]
     done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
+        [*command, "--out", str(folder / "run")], cwd=ROOT, capture_output=True, text=True
     )
-    counts = json.loads(done.stdout.splitlines()[-1])
-    assert counts["status"] in (0, None), done.stderr[-2000:]
-    assert counts["functions"] <= FUNCTIONS
-    assert counts["files"] <= FILES
-    assert counts["before_weights"] <= BEFORE_WEIGHTS
-    assert counts["results_read"] <= RESULTS_READ
+    walk = json.loads(done.stdout.splitlines()[-1])
+    assert walk["status"] in (0, None), done.stderr[-2000:]
+    return walk
+
+
+def test_measure_enters_few_functions_and_reads_no_fresh_result(measured):
+    assert measured["functions"] <= FUNCTIONS
+    assert len(measured["files"]) <= FILES
+    assert measured["before_weights"] <= BEFORE_WEIGHTS
+    assert measured["results_read"] <= RESULTS_READ
+
+
+def test_measure_enters_every_file_of_the_way_that_the_map_describes(measured):
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    _, way = text.split("## The way of one number")
+    steps = way.partition("`Result.load`")[0]
+    named = set(re.findall(r"`src/isentrope/(\S+?\.py)`", steps))
+    of_a_folder = "checkpoint/folder_settings.py"
+    of_a_study = "run/study_table.py"
+    assert named - {*measured["files"]} == {of_a_folder, of_a_study}
 
 
 def test_names_say_what_a_value_is():
