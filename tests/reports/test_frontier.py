@@ -102,3 +102,14 @@ def test_controls_are_told_apart_by_colours_that_have_a_dark_shade(tmp_path):
 def test_a_frontier_without_an_interval_is_not_drawn(tmp_path):
     write(tmp_path, "measure", "step_8", measure(frontier=edge(interval=False)))
     assert list(step_frontier(read_run(tmp_path))) == []
+
+
+def test_without_intervals_of_the_changes_a_sentence_stands_in_place_of_the_ellipse(tmp_path):
+    numbers = edge() | {"missing": ["From 64 prompts … 128 would do."]}
+    for name in ("reward", "entropy", "centre_reward", "centre_entropy"):
+        numbers[name] = edge(interval=False)[name]
+    write(tmp_path, "measure", "step_8", measure(frontier=numbers))
+    (panel,) = step_frontier(read_run(tmp_path))
+    assert panel.drawn is None
+    assert "128 would do" in panel.caption
+    assert "r of the step" in panel.caption

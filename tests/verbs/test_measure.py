@@ -85,6 +85,12 @@ def test_where_E_has_no_rewards_a_sentence_says_so_and_entropy_goes_on(run, tmp_
     assert results["sweep"][0]["delta_h"] is not None
 
 
+def test_with_fewer_prompts_than_groups_a_sentence_says_how_many_the_frontier_needs(once):
+    _, results = once("measure")
+    assert "frontier" not in results
+    assert any("E has 12 prompts" in x and "B_E to 128" in x for x in results["warnings"])
+
+
 def test_reward_is_left_out_where_it_is_not_asked_for(once):
     _, results = once("measure", *FIRST_ORDER, "analysis.reward=false")
     assert "reward" not in results

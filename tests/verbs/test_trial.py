@@ -147,6 +147,12 @@ def test_without_an_edge_a_sentence_says_so_and_no_control_has_a_place(run):
     assert any("There is no frontier from 24 prompts" in line for line in lines)
 
 
+def test_with_fewer_prompts_than_groups_a_sentence_says_how_many_would_do(run):
+    _, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "batch_config.B_E=8")
+    assert "frontier" not in results
+    assert any("E has 8 prompts" in x and "B_E to 128" in x for x in results["warnings"])
+
+
 def test_controls_of_files_that_need_a_pass_of_the_model_are_tried(run):
     _, results = run([LP_REG, INFLUENCE_CLIP], "trial.strengths=[1.0]")
     assert {entry["control"] for entry in results["tried"].values()} == {LP_REG, INFLUENCE_CLIP}

@@ -96,7 +96,7 @@ def _list_warnings(measurement: Measurement) -> Iterator[str]:
     """Sentences on what limits the use of the numbers."""
     change = measurement.change
     checks = measurement.checks
-    yield from (*measurement.withheld, *measurement.no_reward)
+    yield from (*measurement.withheld, *measurement.no_reward, *measurement.no_frontier)
     if measurement.reward and not measurement.reward.points:
         yield (
             'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '

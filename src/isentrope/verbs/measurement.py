@@ -17,7 +17,6 @@ from torch import Tensor
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
-from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
     adjusted,
@@ -44,7 +43,7 @@ from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.step_budget import budget_of_step
-from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients
+from isentrope.verbs.step_frontier import pair_gradients, too_few_prompts
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Measurement:
         change: The sweep on E; without points where the method is "resampled".
         reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
         no_reward: Why E has none, in a sentence; empty otherwise.
+        no_frontier: Why there is none although E has rewards, in a sentence; empty otherwise.
         withheld: Why derivatives that were asked for are not given; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
@@ -73,6 +73,7 @@ class Measurement:
     change: EntropyChange
     reward: RewardChange | None
     no_reward: tuple[str, ...]
+    no_frontier: tuple[str, ...]
     withheld: tuple[str, ...]
     fresh: dict[float, Estimate]
     budget: dict[str, Estimate]
@@ -108,13 +109,13 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         budget, shares = budget_of_step(ready, change)
     with clock.stage("price"):
         price = _estimate_price(ready, change, rewards, budget, shares, sweep.at_rate)
-        gradients = None if price is None else _pair_gradients(ready, change, rewards)
-        if price is not None and gradients is not None:
-            price = replace(price, cosine=alignment(gradients, estimator.confidence))
         frontier = None
-        if gradients is not None:
-            edge = Edge.of_step(gradients, ready.step)
-            frontier = frontier_of_step(edge, ready.step, estimator.confidence)
+        no_frontier: tuple[str, ...] = ()
+        if price is not None and rewards is not None:
+            no_frontier = too_few_prompts(ready.E)
+            if not no_frontier:
+                cosine, frontier = _compare_gradients(ready, change, rewards)
+                price = replace(price, cosine=cosine)
     with clock.stage("checks"):
         checks = _check_instrument(ready, change)
     return Measurement(
@@ -123,6 +124,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         change=change,
         reward=reward,
         no_reward=no_reward,
+        no_frontier=no_frontier,
         withheld=sweep.withheld,
         fresh=resampled,
         budget=budget,
@@ -266,13 +268,14 @@ def _estimate_price(
     return replace(price, momentum=momentum)
 
 
-def _pair_gradients(
-    ready: Prepared, change: EntropyChange, rewards: Tensor | None
-) -> GradientPair | None:
-    """The gradients of reward and entropy; none without rewards, or from few prompts."""
-    if rewards is None or ready.E.n_prompts < GROUPS_OF_ANGLE:
-        return None
-    return pair_gradients(ready, change.sample, ready.E.with_columns(rewards=rewards))
+def _compare_gradients(
+    ready: Prepared, change: EntropyChange, rewards: Tensor
+) -> tuple[Estimate, Frontier]:
+    """The angle of the gradients of reward and entropy, and the frontier of the step."""
+    gradients = pair_gradients(ready, change.sample, ready.E.with_columns(rewards=rewards))
+    confidence = ready.estimator.confidence
+    edge = Edge.of_step(gradients, ready.step)
+    return alignment(gradients, confidence), frontier_of_step(edge, ready.step, confidence)
 
 
 def _check_instrument(ready: Prepared, change: EntropyChange) -> Checks:

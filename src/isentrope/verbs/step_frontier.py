@@ -1,5 +1,6 @@
 """The gradients of reward and entropy that the frontier of a checkpoint's step needs."""
 
+from isentrope.attribution.frontier.edge import PROMPTS_OF_CHANGES
 from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.sample import ScoredBatch
@@ -8,6 +9,17 @@ from isentrope.verbs.prepare import Prepared
 
 GROUPS_OF_ANGLE = 16
 """Groups of E's prompts for the angle of the gradients of reward and entropy."""
+
+
+def too_few_prompts(E: Rollouts) -> tuple[str, ...]:
+    """Why E has no groups for the frontier, in a sentence; none where it has."""
+    if E.n_prompts >= GROUPS_OF_ANGLE:
+        return ()
+    return (
+        "There is no frontier of the step, and no angle of the gradients of reward and entropy: "
+        f"E has {E.n_prompts} prompts, fewer than the {GROUPS_OF_ANGLE} groups that errors are "
+        f"over. Set batch_config.B_E to {PROMPTS_OF_CHANGES} or more.",
+    )
 
 
 def pair_gradients(ready: Prepared, sample: ScoredBatch, E: Rollouts) -> GradientPair:

@@ -102,7 +102,7 @@ def find_trial(ready: Prepared) -> TrialResult:
         vanilla={part: changes(VANILLA, part) for part in PARTS},
         tried=entries,
         frontier=frontier.frontier,
-        warnings=(*out_of_reach, *_warnings(attempts, measured)),
+        warnings=(*frontier.missing, *out_of_reach, *_warnings(attempts, measured)),
         tables={"trial": _table(entries, measured, ready.rate)},
     )
 

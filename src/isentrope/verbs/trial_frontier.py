@@ -17,7 +17,7 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.results.attributions import Attempt
 from isentrope.update.step import Step
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE, pair_gradients
+from isentrope.verbs.step_frontier import pair_gradients, too_few_prompts
 from isentrope.verbs.trial_steps import NO_MOMENTUM
 
 
@@ -26,6 +26,7 @@ class TrialFrontier:
 
     Attributes:
         frontier: That of the plain step; None where E has no rewards, or fewer than 16 prompts.
+        missing: Why there is none although E has rewards, in a sentence; empty otherwise.
         places: By name of the attempt, of those that have a place.
     """
 
@@ -42,7 +43,8 @@ class TrialFrontier:
         self._confidence = ready.estimator.confidence
         self.frontier: Frontier | None = None
         self.places: dict[str, Place] = {}
-        if E.rewards is None or E.n_prompts < GROUPS_OF_ANGLE:
+        self.missing = () if E.rewards is None else too_few_prompts(E)
+        if E.rewards is None or self.missing:
             return
         self._edge = Edge.of_step(pair_gradients(ready, sample, E), plain)
         self._along_plain = self._edge.gradients.along(free_part(plain))

@@ -122,11 +122,19 @@ def test_a_batch_that_is_too_small_says_how_many_prompts_would_do():
     exact = cases.small_exact("qwen2")
     _, step = step_of(exact, 16)
     edge = found(exact, step, 16)
-    (sentence,) = edge.missing
-    assert "no frontier from 16 prompts" in sentence
+    assert "no frontier from 16 prompts" in edge.missing[0]
     assert math.isnan(edge.best.ci_low)
     assert math.isnan(edge.reached.ci_low)
-    assert math.isfinite(edge.entropy.ci_low)
+
+
+@pytest.mark.parametrize(("prompts", "has_interval"), [(112, False), (128, True)])
+def test_changes_have_intervals_from_128_prompts_on_and_a_sentence_says_so(prompts, has_interval):
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    edge = found(exact, step, prompts)
+    for number in (edge.reward, edge.entropy, edge.centre_reward, edge.centre_entropy):
+        assert math.isfinite(number.ci_low) == has_interval
+    assert any("128 would do" in sentence for sentence in edge.missing) != has_interval
 
 
 def test_no_step_keeps_entropy_where_momentum_loses_more_than_the_length_gives_back():
@@ -218,7 +226,7 @@ def test_fewer_prompts_than_groups_and_a_step_without_a_free_part_are_said_in_a_
         found(exact, step, 12)
     assert "got 16 groups and 12 prompt draws" in str(refusal.value)
     still = replace(step, components=step.components | {"gradient": zeros(exact.policy.theta)})
-    assert found(exact, still, 64).missing == (
+    assert found(exact, still, 128).missing == (
         "There is no frontier: the batch of the step moves nothing.",
     )
 

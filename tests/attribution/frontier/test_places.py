@@ -92,3 +92,14 @@ def test_rewards_without_spread_have_no_frontier():
     g_H, g_J = gradients_by_group(exact.policy, E, [sample, same], 16)
     edge = Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
     assert "earn the same reward" in edge.missing[0]
+
+
+def test_from_few_prompts_the_changes_of_a_place_have_no_interval():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    plain = step.components["gradient"]
+    for prompts, has_interval in ((112, False), (128, True)):
+        edge = edge_of(exact, step, prompts)
+        place = place_part(edge, plain, edge.gradients.along(plain))
+        assert math.isfinite(place.reward.ci_low) == has_interval
+        assert math.isfinite(place.entropy.ci_low) == has_interval

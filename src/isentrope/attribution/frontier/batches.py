@@ -1,6 +1,6 @@
 """The frontier of a step, from the batch it is measured on."""
 
-from isentrope.attribution.frontier.edge import FEWEST_GROUPS, Edge
+from isentrope.attribution.frontier.edge import Edge, require_groups
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
@@ -40,12 +40,7 @@ def frontier(
         ValueError: If E has no rewards, or there are fewer than eight groups, or not a prompt for
             each.
     """
-    if groups < FEWEST_GROUPS or E.n_prompts < groups:
-        raise ValueError(
-            f"The frontier needs {FEWEST_GROUPS} groups of E's prompts or more, and a prompt draw "
-            f"for each, got {groups} groups and {E.n_prompts} prompt draws: give a larger E, or "
-            "other groups."
-        )
+    require_groups(groups, E.n_prompts)  # before the passes
     sample = score_batch(policy, E, options)
     of_entropy, reward = gradients_by_group(
         policy, E, [sample, of_reward(sample, E.rewards)], groups, where

@@ -33,6 +33,11 @@ ERRORS_FROM_ZERO = 4.0
 ROOM_FROM_ZERO = 3.0
 """Errors that an entropy must be below the most that the length brings, where the edge is steep."""
 
+PROMPTS_OF_CHANGES = 128
+"""Prompts of E from which the changes that a step, or its momentum, makes have intervals: groups of
+fewer than eight responses are not nearly normal, and intervals over them cover too little
+(docs/results/frontier_coverage.md)."""
+
 NEED_ROOM = ("best_at_step", "lost", "reward_for_a_nat")
 """Numbers of the edge at the entropy of a free part."""
 
@@ -69,11 +74,9 @@ class Edge:
         Raises:
             ValueError: If the groups differ or there are fewer than eight, or P is of another step.
         """
-        if len(gradients.shares) < FEWEST_GROUPS or not gradients.same_groups:
-            raise ValueError(
-                "The frontier needs both gradients by the same groups of prompts, "
-                f"{FEWEST_GROUPS} or more."
-            )
+        require_groups(len(gradients.shares), gradients.of_entropy.prompts)
+        if not gradients.same_groups:
+            raise ValueError("The frontier needs both gradients by the same groups of prompts.")
         length = math.sqrt(square_length(free_part(step), gradients.preconditioner))
         return cls(gradients, length, gradients.along(step.baseline))
 
@@ -137,6 +140,11 @@ class Edge:
             False nearer to it than its errors, where the edge is steep.
         """
         return self.below_most(self.gradients.changes(along)[:, 1]) >= ROOM_FROM_ZERO
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the changes that a part of a step makes have intervals."""
+        return self.gradients.of_entropy.prompts >= PROMPTS_OF_CHANGES
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -206,6 +214,24 @@ class Edge:
                 return self.gradients.of_entropy.unit
             case _:
                 return f"{REWARD} per η"
+
+
+def require_groups(groups: int, prompts: int) -> None:
+    """Refuse groups of prompts that are too few for the frontier, or without a prompt.
+
+    Args:
+        groups: Of E's prompts.
+        prompts: Prompt draws of E.
+
+    Raises:
+        ValueError: If there are fewer than eight groups, or not a prompt for each.
+    """
+    if groups < FEWEST_GROUPS or prompts < groups:
+        raise ValueError(
+            f"The frontier needs {FEWEST_GROUPS} groups of E's prompts or more, and a prompt draw "
+            f"for each, got {groups} groups and {prompts} prompt draws: give a larger E, or "
+            "other groups."
+        )
 
 
 def free_part(step: Step) -> Vector:

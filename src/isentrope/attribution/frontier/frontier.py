@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from isentrope.attribution.frontier.edge import (
     NEED_ROOM,
+    PROMPTS_OF_CHANGES,
     ROOM_FROM_ZERO,
     STRAIN_OF_REACH,
     Edge,
@@ -18,9 +19,13 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
-ALWAYS_KNOWN = ("centre_reward", "centre_entropy", "reward", "entropy")
+CHANGES = ("centre_reward", "centre_entropy", "reward", "entropy")
 """Numbers that are linear in the gradients, and need no edge."""
 
+_FEW_PROMPTS = (
+    "From {} prompts the changes of reward and entropy that the step, and what was decided before "
+    f"the batch (momentum and decay), would bring have no interval: {PROMPTS_OF_CHANGES} would do."
+)
 _NONE_KEEPS = (
     "No step of this length keeps entropy: what was decided before the batch (momentum and decay) "
     "loses more than the free part can give back."
@@ -107,7 +112,7 @@ def frontier_of_step(
     along = edge.gradients.along(free_part(step))
     numbers = edge.shape() | edge.place(along)
     missing = list(edge.missing)
-    unknown = {*numbers} - {*ALWAYS_KNOWN} if missing else set[str]()
+    unknown = {*numbers} - {*CHANGES} if missing else set[str]()
     prompts = edge.gradients.of_entropy.prompts
     if not missing:
         fixed_entropy = edge.gradients.changes(edge.fixed)[:, 1]
@@ -119,6 +124,9 @@ def frontier_of_step(
         if not edge.has_room(along):
             unknown.update(NEED_ROOM)
             missing.append(_NEAR_THE_END.format(prompts))
+    if not edge.has_changes:
+        unknown.update(CHANGES)
+        missing.append(_FEW_PROMPTS.format(prompts))
     estimates = {
         name: edge.estimate(
             values,

@@ -69,7 +69,12 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
     of_plain = edge.place(plain)
     has_edge = not edge.missing
     has_loss = has_edge and edge.has_room(along)
-    shown = {"reward": True, "entropy": True, "reached": has_edge, "lost": has_loss}
+    shown = {
+        "reward": edge.has_changes,
+        "entropy": edge.has_changes,
+        "reached": has_edge,
+        "lost": has_loss,
+    }
 
     def estimate(name: str) -> Estimate:
         unit = edge.unit(name)

@@ -72,15 +72,21 @@ def step_frontier(reading: Reading) -> Iterator[Panel]:
         "best ηδJ at no loss of entropy": frontier.best.scaled(rate),
         "ηδJ lost at the entropy of the step": frontier.lost.scaled(rate),
     }
-    shown = {name: number for name, number in numbers.items() if has_interval(number)}
+    lead = (
+        "Every change of the step that keeps its length is inside of the ellipse, to first order. "
+        "Its centre is what momentum and decay do alone. The edge itself has an error."
+    )
+    chart = frontier_chart(frontier, rate, places)
+    if not (has_interval(frontier.entropy) and has_interval(frontier.reward)):
+        lead = f"The ellipse is not drawn. {' '.join(frontier.missing)}"
+        chart = None
     yield Panel(
         source,
         "frontier",
         f"What any step of this length could do, at η = {short(rate)}",
-        "Every change of the step that keeps its length is inside of the ellipse, to first order. "
-        "Its centre is what momentum and decay do alone. The edge itself has an error.",
-        frontier_chart(frontier, rate, places),
-        shown,
+        lead,
+        chart,
+        {name: number for name, number in numbers.items() if has_interval(number)},
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.frontier.places import Place
 from isentrope.estimators.reward_change import REWARD
-from isentrope.nouns.columns import Column, ends, text
+from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
 from isentrope.results.answers.blocks import Sentence, Table, interval_title
@@ -33,10 +33,12 @@ def room_sentences(frontier: Frontier | None, rate: float | None) -> Iterator[Se
     else:
         is_known = frontier.none_keeps_entropy
         words = "could keep entropy" if is_known else "is known to keep entropy"
+    brings = ""
+    if has_interval(frontier.reward):
+        brings = f"brings {with_interval(frontier.reward.scaled(rate))} and "
     text = (
-        f"No change of this step of the same length {words}, to first order; the step brings "
-        f"{with_interval(frontier.reward.scaled(rate))} and reaches "
-        f"{with_interval(frontier.reached)} of the way to the edge"
+        f"No change of this step of the same length {words}, to first order; the step {brings}"
+        f"reaches {with_interval(frontier.reached)} of the way to the edge"
     )
     yield Sentence(f"{text}.", question=ROOM)
 
@@ -47,18 +49,20 @@ def room_lines(frontier: Frontier | None, rate: float | None) -> Iterator[str]:
         return
     for sentence in frontier.missing:
         yield f"  frontier     {sentence}"
-    if not has_interval(frontier.reached):
-        return
     if has_interval(frontier.lost):
-        yield (
-            f"  frontier     ηδJ lost at the entropy of the step "
-            f"{with_interval(frontier.lost.scaled(rate))}; a nat less would earn "
-            f"{with_interval(frontier.reward_for_a_nat)} {frontier.reward_for_a_nat.unit}"
-        )
-    yield (
-        f"  decided      before the batch: ηδJ {with_interval(frontier.centre_reward.scaled(rate))}"
-        f", ηδH {with_interval(frontier.centre_entropy.scaled(rate))}"
-    )
+        line = f"ηδJ lost at the entropy of the step {with_interval(frontier.lost.scaled(rate))}"
+        price = frontier.reward_for_a_nat
+        if has_interval(price):
+            line += f"; a nat less would earn {with_interval(price)} {price.unit}"
+        yield f"  frontier     {line}"
+    centre = {"ηδJ": frontier.centre_reward, "ηδH": frontier.centre_entropy}
+    changes = [
+        f"{name} {with_interval(change.scaled(rate))}"
+        for name, change in centre.items()
+        if has_interval(change)
+    ]
+    if changes:
+        yield f"  decided      before the batch: {', '.join(changes)}"
 
 
 @dataclass(frozen=True)
@@ -125,16 +129,25 @@ def _name(rows: Mapping[str, list[Placed]]) -> str:
 def places_table(rows: list[Placed], title: str, rate: float, confidence: float) -> Table:
     """Where each step stands at the length of the plain one."""
 
-    def lost(row: Placed) -> Estimate:
-        return row.place.lost.scaled(rate, REWARD)
+    def lost(row: Placed) -> Estimate | None:
+        return _known(row.place.lost.scaled(rate, REWARD))
+
+    def over_plain(row: Placed) -> float | None:
+        gap = _known(row.place.reached_over_plain)
+        return None if gap is None else gap.value
 
     columns = [
         Column("control", "name", left=True),
         Column("strength", "strength"),
         Column("length", lambda row: row.place.length, 3),
-        Column("r", lambda row: row.place.reached),
-        Column("r − vanilla's", lambda row: text(row.place.reached_over_plain.value), 1),
+        Column("r", lambda row: _known(row.place.reached)),
+        Column("r − vanilla's", over_plain, 1),
         Column(interval_title(confidence), lambda row: ends(row.place.reached_over_plain), 1),
         Column("ηδJ lost", lost, 2),
     ]
     return Table(title, rows, columns)
+
+
+def _known(estimate: Estimate) -> Estimate | None:
+    """The estimate; None where it has no interval, so that no value is printed without one."""
+    return estimate if has_interval(estimate) else None
