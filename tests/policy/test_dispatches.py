@@ -123,6 +123,17 @@ def test_derivatives_take_few_operations_more_than_a_pass_of_training(subject, o
     assert passes <= most * plain
 
 
+def test_a_change_without_learning_rates_reads_each_response_once(subject):
+    policy, batch, direction = subject
+    slopes = per_micro_batch(
+        policy, lambda: score_along(policy, batch, direction, 1, variances=True)
+    )
+    change = per_micro_batch(
+        policy, lambda: ise.entropy_change(policy, batch, direction, [], order=1)
+    )
+    assert change == slopes
+
+
 @pytest.mark.parametrize(
     ("compute", "most"),
     [

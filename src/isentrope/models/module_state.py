@@ -12,6 +12,7 @@ pass, whether or not it succeeds, and in training the values of buffers too.
 import operator
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -27,8 +28,11 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 
 _NO_STATE = (type, FunctionType, MethodType, ModuleType, nn.Module, Tensor, torch.dtype)
 
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+"""Types of what holds nothing else, which most attributes are."""
+
 Saved = list[tuple[Any, Any]]
-"""Containers, each with a copy of what it held."""
+"""Containers, each with a copy of what it held; the attributes of an object are a dictionary."""
 
 
 @contextmanager
@@ -45,11 +49,15 @@ def attributes_kept(model: nn.Module) -> Generator[None]:
         Nothing.
     """
     saved = _copy_contents(model)
+    tables = [x if isinstance(x, (dict, list, set)) else vars(x) for x, _ in saved]
+    before = _identify_contents(tables)
     try:
         yield
     finally:
-        for container, content in saved:
-            _put_back(container, content)
+        # comparing container by container takes as long as the pass of a layer
+        if _identify_contents(tables) != before:
+            for container, content in saved:
+                _put_back(container, content)
 
 
 @contextmanager
@@ -72,23 +80,45 @@ def buffers_kept(model: nn.Module) -> Generator[None]:
                     buffer.copy_(values)
 
 
+def list_modules(model: nn.Module) -> list[nn.Module]:
+    """A module and all its parts, each once: torch's own walk takes as long as a layer's pass."""
+    modules = [model]
+    seen = {id(model)}
+    for module in modules:
+        for part in vars(module)["_modules"].values():
+            if part is not None and id(part) not in seen:
+                seen.add(id(part))
+                modules.append(part)
+    return modules
+
+
+def shares_trained_parameters(model: nn.Module) -> bool:
+    """Whether two modules hold one parameter that is trained, such as a tied output embedding."""
+    tables = [vars(module)["_parameters"].values() for module in list_modules(model)]
+    trained = [id(p) for p in chain.from_iterable(tables) if p is not None and p.requires_grad]
+    return len(set(trained)) < len(trained)
+
+
 def _copy_contents(model: nn.Module) -> Saved:
     """Every container that modules hold, each once, with a shallow copy."""
-    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    modules = list_modules(model)
+    packages = {type(module).__module__.partition(".")[0] for module in modules}
     packages = packages - {"torch"} | {"types"}
     saved: Saved = []
     seen: set[int] = set()
     unread: list[Any] = []
-    for module in model.modules():
+    for module in modules:
         attributes = {k: x for k, x in vars(module).items() if k not in _OF_TORCH}
         saved.append((module, attributes))
         unread += attributes.values()
         tables: list[dict[str, Any]] = [vars(module)[name] for name in _TABLES]
         # FSDP replaces the parameters of a layer itself, when it gathers and when it drops them
-        saved += [(x, dict(x)) for x in tables if not any(map(is_sharded, x.values()))]
+        if any(map(is_sharded, tables[0].values())):
+            del tables[0]
+        saved += [(x, dict(x)) for x in tables]
     while unread:
         container = unread.pop()
-        if id(container) in seen or isinstance(container, _NO_STATE):
+        if type(container) in _PLAIN or id(container) in seen or isinstance(container, _NO_STATE):
             continue
         content = _copy_content(container, packages)
         if content is None:
@@ -108,6 +138,13 @@ def _copy_content(container: Any, packages: set[str]) -> Any:
         return list(container)
     of_model = type(container).__module__.partition(".")[0] in packages
     return dict(vars(container)) if of_model and hasattr(container, "__dict__") else None
+
+
+def _identify_contents(tables: list[Any]) -> tuple[list[int], list[int]]:
+    """How many things each container holds, and which: the copies keep these, and so their ids."""
+    values = [table.values() for table in tables if isinstance(table, dict)]
+    held = chain(chain.from_iterable(tables), chain.from_iterable(values))
+    return [*map(len, tables)], [*map(id, held)]
 
 
 def _put_back(container: Any, content: Any) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from isentrope.models.architecture import text_config
+from isentrope.models.module_state import list_modules
 from isentrope.parallel.sharded import first_false, local_part
 
 
@@ -76,6 +77,8 @@ def active_dropout(model: nn.Module) -> list[str]:
     Returns:
         Names in the model's order; empty if the model is a function of its input.
     """
+    if not any(module.training for module in list_modules(model)):
+        return []  # as before most passes, each of which asks
     return [name for name in dropout_rates(model) if model.get_submodule(name).training]
 
 

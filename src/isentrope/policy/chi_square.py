@@ -96,6 +96,8 @@ def score_moved(
     Returns:
         Scores and divergences, one pair per learning rate; None where a score is not finite.
     """
+    if not etas:
+        return []
     sampler = sampler or RowSampler(policy.temperature)
     arguments = (policy.softmax, sampler.temperature, remainder)
     head = policy.head

@@ -16,12 +16,15 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from isentrope.models.architecture import decoder_of, head_of, refusal_by_name
 from isentrope.models.attention import attention_in_blocks, hidden_after_prompt
 from isentrope.models.batching import MicroBatch
-from isentrope.models.module_state import attributes_kept
+from isentrope.models.module_state import attributes_kept, shares_trained_parameters
 from isentrope.models.precision import Precision
+from isentrope.models.sharding import Parameters
+from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
 
 
@@ -105,6 +108,26 @@ class Scorer(nn.Module):
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of this module gives, such as `Scorer.scores` or `Scorer.hidden`."""
         return function(self, *arguments)
+
+    def at(self, params: Parameters, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of this module gives at other parameters.
+
+        Args:
+            params: By the model's names. Layers that are spread are replaced where they are
+                gathered (`layers_at`).
+            function: Such as `Scorer.scores`.
+            *arguments: What it takes.
+
+        Returns:
+            Its result.
+        """
+        names = self.inner_names
+        whole = {
+            names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
+        }
+        # torch looks for other names of each parameter in all modules, once per micro-batch
+        tied = shares_trained_parameters(self)
+        return functional_call(self, whole, (function, *arguments), tie_weights=tied)
 
     def scores(
         self,

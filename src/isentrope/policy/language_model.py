@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from isentrope.models.architecture import text_config
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
@@ -28,7 +27,6 @@ from isentrope.models.requirements import (
 )
 from isentrope.models.sharding import Parameters, layers_at
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import require_float64
 from isentrope.policy.same_function import require_own_logits
@@ -251,14 +249,9 @@ class Policy(Theta):
             Its result.
         """
         self.require_no_dropout()
-        names = self.scorer.inner_names
-        # layers that are spread are replaced when they are gathered, by `layers_at`
-        whole = {
-            names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
-        }
         evaluating = self.scorer.evaluating(self.precision, batch.input_ids, directions)
         with evaluating, layers_at(self.model, params):
-            return functional_call(self.scorer, whole, (function, batch, *arguments))
+            return self.scorer.at(params, function, batch, *arguments)
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).
