@@ -84,8 +84,8 @@ class Recorder:
         return out
 
 
-def run(folder: Path, seed: int, prompts: int = SMALL) -> dict[str, Tensor]:
-    """Train a seed and keep the inner products of its gradients."""
+def run(folder: Path, seed: int, prompts: int = SMALL, steps: int = 40) -> dict[str, Tensor]:
+    """Train a seed and keep the inner products of its gradients, unless that is done."""
     name = f"drift_{seed}" if prompts == SMALL else f"drift_{seed}_{prompts}"
     kept, micro = folder / f"{name}.safetensors", prompts // MICRO_BATCHES
     if not kept.exists():
@@ -98,7 +98,8 @@ def run(folder: Path, seed: int, prompts: int = SMALL) -> dict[str, Tensor]:
         settings = [f"model.path={folder / 'sft_0' / 'model'}", f"training.seed={seed}"]
         sequences = micro * GROUP
         settings += [f"training.micro_batch={sequences}", f"training.prompts_per_step={prompts}"]
-        settings += ["training.save_every=40", "entropy_probe.enabled=false"]
+        settings += [f"training.steps={steps}", f"training.save_every={steps}"]
+        settings += ["entropy_probe.enabled=false"]
         settings += [f"output.directory={folder / name}", *QUIET]
         with patch.object(NoiseScaleMonitor, "after_backward", after_backward):
             train(load_config("configs/train_toy.yaml", settings, TrainConfig))
