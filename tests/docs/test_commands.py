@@ -19,6 +19,8 @@ EVERY = every_command()
 TARGETS = set(re.findall(r"^([a-z0-9-]+)(?: [a-z0-9-]+)*:", (ROOT / "Makefile").read_text(), re.M))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 VERBS = [c for c in EVERY if c.program == "isentrope"]
+OURS = {"studies", "validation", "benchmarks", "tests", "examples"}
+"""Packages of a clone whose modules are commands where a page runs them."""
 RUN = ("start", "training", "two_lines", "own_checkpoint", "studies", "evaluation", "report")
 """Pages whose commands are run, in the order in which one needs what another made."""
 
@@ -53,7 +55,10 @@ def test_every_target_module_script_and_extra_exists():
             assert set(rest) <= TARGETS, command
         elif "-m" in rest:
             module = rest[rest.index("-m") + 1]
-            assert importlib.util.find_spec(module) is not None, command
+            spec = importlib.util.find_spec(module)
+            assert spec is not None, command
+            if module.partition(".")[0] in OURS:
+                assert "__main__" in Path(str(spec.origin)).read_text(encoding="utf-8"), command
         elif command.program.startswith("python") and "-c" in rest:
             compile(rest[rest.index("-c") + 1], str(command), "exec")
         elif command.program.startswith("python"):
