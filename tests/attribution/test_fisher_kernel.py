@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope import FisherKernel, GradientOptions, Rollouts, fisher_kernel, score
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.nouns.vectors import multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score_along
@@ -98,3 +99,15 @@ def test_a_response_that_no_parameter_moves_is_a_zero_row_and_is_said():
     K = fisher_kernel(policy, rollouts, gradients=GradientOptions("loop"))
     assert K.zero_rows == [0]
     assert any("zero" in sentence for sentence in K.structure().warnings)
+
+
+def test_a_kernel_states_the_rounding_of_the_rows_it_was_made_of():
+    policy = cases.lora_policy("qwen2")
+    exact = fisher_kernel(policy, E)
+    assert exact.rounding < 1e-9
+    assert str(exact.spectrum()) == str(exact.spectrum(seed=0)) != str(exact.spectrum(seed=1))
+    for kept in ("bfloat16", "int8"):
+        stored = fisher_kernel(policy, E, gradients=GradientOptions(storage=Storage(kept=kept)))
+        lengths = exact.matrix.diagonal().sqrt()
+        error = ((stored.matrix - exact.matrix) / lengths / lengths[:, None]).abs().max()
+        assert float(error) < stored.rounding < 0.02

@@ -195,3 +195,22 @@ def test_a_row_is_an_outlier_above_three_and_a_half():
     scores = torch.tensor([0.0, 4.0, -5.0, 3.4, 3.0, *[1 / 1.4826, -1 / 1.4826, 0.0] * 5])
     assert norm_outliers(scores.double().exp()) == [2, 1]
     assert norm_outliers(scores.double().exp(), 2.0) == [2, 1, 3, 4]
+
+
+def test_simulated_nulls_are_those_of_seed_0_unless_another_is_given():
+    matrix, prompts = planted_gram(6, 3)
+    kernel = SquareKernel.of(matrix, prompts)
+    pairs = PromptPairs(prompts, prompts)
+    norms = (matrix.diagonal(), matrix.diagonal())
+    for spectrum in (
+        lambda **seed: null(kernel_spectrum(kernel, **seed), "observed norms"),
+        lambda **seed: singular_spectrum(matrix, pairs, norms, **seed).null,
+    ):
+        first, again, other = (str(spectrum(**x)) for x in ({}, {"seed": 0}, {"seed": 1}))
+        assert first == again != other
+
+
+def test_without_shares_the_leading_eigenvector_alone_has_its_participation():
+    found = kernel_spectrum(SquareKernel.of(*planted_gram(6, 3)), top=(), draws=1)
+    assert found.shares == {}
+    assert len(found.participation) == 1

@@ -161,3 +161,11 @@ def test_a_correlation_that_one_prompt_makes_whole_still_has_an_interval():
         for row in list(found.values())[:-1]:
             for found in (row.pearson, row.spearman):  # ranks that agree in any case have no error
                 assert np.isfinite(found.ci_low) or NO_SPREAD in found.warnings
+
+
+def test_influences_that_do_not_vary_have_no_correlation_and_say_so():
+    matrix, prompts = planted_gram(6, 2)
+    S, x = signals(12)
+    row = truncations(SquareKernel.of(matrix, prompts), S, torch.zeros_like(x))["full"]
+    assert bool(torch.tensor(row.pearson.value).isnan())
+    assert row.pearson.warnings == ("The influences do not vary, so there is no correlation.",)

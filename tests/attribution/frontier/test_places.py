@@ -62,6 +62,16 @@ def test_the_size_of_a_free_part_does_not_change_its_place():
     assert math.isfinite(place.reached.ci_low)
 
 
+def test_the_best_at_the_entropy_of_a_part_is_its_reward_and_what_it_loses():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    edge = edge_of(exact, step, prompts=400)
+    numbers = edge.place(edge.gradients.along(step.components["gradient"]))
+    reward, lost, best = (numbers[name].values for name in ("reward", "lost", "best_at_step"))
+    torch.testing.assert_close(best, reward + lost)
+    assert float(reward.abs().min()) > 0
+
+
 def test_a_part_along_a_gradient_is_nearer_to_the_edge_than_a_step_of_a_small_batch():
     exact = cases.small_exact("qwen2")
     _, step = step_of(exact, 16)
