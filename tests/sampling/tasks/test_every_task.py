@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 OF_OTHERS = {Task, Conversations, RewardedPrompts}
 """The protocol, what wraps a task, and a user's own function."""
 FILES = ("gsm8k", "gsm8k_r1_template", "prompts")
-GENERATED = ["addition"]
+GENERATED = [name for name in TASKS if name not in FILES]
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def test_no_prompt_is_in_both_splits_of_a_generated_task(load, name):
 @pytest.mark.parametrize("name", GENERATED)
 def test_demonstrations_are_fixed_by_the_seed_and_have_rewards(load, name):
     task = load(name)
-    assert isinstance(task, Demonstrator)
+    if not isinstance(task, Demonstrator):
+        pytest.skip("it has no demonstrations")
     shown = task.demonstrations(50, seed=3)
     assert shown == task.demonstrations(50, seed=3) != task.demonstrations(50, seed=4)
     rewards = [task.reward(text, prompt.reference) for prompt, text in shown]

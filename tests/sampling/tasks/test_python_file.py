@@ -26,6 +26,13 @@ class Whole:
     def reward(self, response_text, reference):
         return 1.0
 
+class Method:
+    def prompts(self):
+        return [Prompt("a", text="1")]
+
+    def reward(self, response_text, reference):
+        return 1.0
+
 NUMBER = 3
 """
 
@@ -51,6 +58,12 @@ def test_a_class_is_a_whole_task(task):
     whole = task("Whole", None)
     assert [p.key for p in whole.prompts] == ["test"]
     assert whole.reward("x", None) == 1.0
+
+
+def test_prompts_that_are_no_list_are_refused_where_the_task_is_loaded(task):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
+        task("Method", None)
+    assert "mine.py:Method has a method as its prompts: make them a list." in str(refusal.value)
 
 
 def test_a_file_may_be_called_as_a_task_is(tmp_path, monkeypatch):

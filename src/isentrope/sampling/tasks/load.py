@@ -86,6 +86,10 @@ def load_task(
             target = target(*arguments, **options)
         if not isinstance(target, Task):
             raise ValueError(f"The class {name} has no prompts and no reward: it is not a task.")
+        prompts: Any = target.prompts
+        if not isinstance(prompts, Sequence):
+            kind = type(prompts).__name__
+            raise ValueError(f"The task {name} has a {kind} as its prompts: make them a list.")
         return target
     if "path" not in takes and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
