@@ -203,7 +203,7 @@ def _wrapped(item: str) -> str:
     """At 100 columns; code, lists of numbers in brackets and per cents are not broken."""
     whole = r"(?<=\d)\s(?=%)|(?<=,)\s(?=[^][]*\](?!\())"
     glued = re.sub(whole, _GLUE, " ".join(item.split()))
-    glued = re.sub(r"`[^`]{1,60}`", lambda span: span[0].replace(" ", _GLUE), glued)
+    glued = re.sub(r"`[^`]{1,95}`", lambda span: span[0].replace(" ", _GLUE), glued)
     indent = "  " if item.startswith(("- ", "* ")) else ""
     lines = textwrap.wrap(
         glued, 100, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
