@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.control.controls import EXAMPLES
+from isentrope.control.names import EXAMPLES
 from isentrope.training.divergence import TrainingDivergedError
 from studies.control_runs import (
     SETTINGS,

@@ -35,7 +35,8 @@ from isentrope.commands.trial import TryCommand
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.controls import EXAMPLES, STEP_CONTROLS, TOKEN_CONTROLS
+from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
+from isentrope.control.names import EXAMPLES
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate

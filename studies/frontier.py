@@ -49,7 +49,8 @@ from typing import Any
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.control.controls import EXAMPLES, STEP_CONTROLS, TOKEN_CONTROLS
+from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
+from isentrope.control.names import EXAMPLES
 from isentrope.control.trial import Trial
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate

@@ -198,7 +198,7 @@ def test_an_import_upward_or_sideways_is_found():
 OPENED_IN = {
     *("verbs.prepare", "verbs.prepare_training", "verbs.loop"),
     *("verbs.plan", "verbs.plan_training", "verbs.passes", "verbs.recorded_seconds"),
-    *("verbs.before_work", "verbs.part_memory"),
+    *("verbs.before_work", "verbs.part_memory", "verbs.answerable"),
     "checkpoint.settle",  # which fills it with training's settings
 }
 """Modules that may take a whole configuration apart; those of `config` may too."""

@@ -10,7 +10,7 @@ import yaml
 
 from isentrope.config.analysis import ControlConfig
 from isentrope.config.train import TrainConfig
-from isentrope.control.controls import EXAMPLES
+from isentrope.control.names import EXAMPLES
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts

@@ -2,9 +2,11 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -45,8 +47,13 @@ def test_nothing_heavy_is_loaded_before_a_verb_is_called():
         assert not set(HEAVY) & set(call["modules"])
 
 
+_FILE = re.compile(r"\b[A-Z]{4,}\b")
 LIGHT = ("isentrope.config.io",)
 """What reads a configuration, and loads nothing heavy but pydantic."""
+DRAWN = ("TRAINED", "--prompts", "PROMPTS")
+RECORDED = ("--set", "estimator.objective=recorded")
+WEIGHTS = ("--set", "batch_config.dataset_options.weights=[1, 2]")
+DIGITS = ("--set", "batch_config.dataset_options.digits=2")
 MISTAKES = {
     "a file": ["measure", "nothing.yaml"],
     "a key": ["influence", "CONFIG", "--set", "batch_config.BE=64"],
@@ -71,6 +78,44 @@ MISTAKES = {
     "shards": ["check", "SHARDS"],
     "two sources": ["audit", "CONFIG", "--reward", "REWARD:reward"],
     "a written file": ["check", "MODEL", "--write", "CONFIG"],
+    "too few groups": ["noise", *DRAWN, "--reward", "prompts", "--set", "batch_config.B_U=2"],
+    "too few recorded": ["noise", *DRAWN, "--set", "batch_config.U_file=SMALL"],
+    "a batch's kind": ["measure", *DRAWN, "--set", "batch_config.E_file=CONFIG"],
+    "a batch's field": ["measure", *DRAWN, "--set", "batch_config.U_file=MISSPELT"],
+    "a batch without rewards": ["try", "all", *DRAWN, "--set", "batch_config.U_file=ADVANTAGES"],
+    "no weights": ["measure", *DRAWN, "--reward", "prompts", *RECORDED],
+    "a signature": ["measure", *DRAWN, "--reward", "REWARD:unnamed"],
+    "a column": ["measure", *DRAWN, "--reward", "REWARD:harder"],
+    "a column of batches": ["influence", *DRAWN, "--reward", "REWARD:batched"],
+    "a line of prompts": ["measure", "TRAINED", "--prompts", "BROKEN", "--reward", "prompts"],
+    "no references": ["measure", "TRAINED", "--prompts", "BARE", "--reward", "prompts"],
+    "weights of rewards": ["noise", *DRAWN, "--reward", "REWARD:reward", *WEIGHTS],
+    "a task's option": ["noise", *DRAWN, "--reward", "REWARD:reward", *DIGITS],
+    "a generated task": ["measure", *DRAWN, "--reward", "addition"],
+    "a control": ["try", "rpeo_r", *DRAWN, "--reward", "prompts"],
+    "a control of runs": ["try", "cispo", *DRAWN, "--reward", "prompts"],
+    "a control's file": ["try", "REWARD:Control", *DRAWN, "--reward", "prompts"],
+    "a control of training": ["train", "TRAINING", "--set", "control.name=rpeo_r"],
+    "a reward of training": ["train", "TRAINING", "--set", "data.dataset_name=REWARD:harder"],
+}
+
+
+REWARDS = """
+def reward(response):
+    return 1.0
+def unnamed(x, y):
+    return 1.0
+def harder(response, difficulty: float, power: int = 2):
+    return 1.0
+def batched(completions, level, **kwargs):
+    return [1.0 for _ in completions]
+"""
+LINES = {
+    "SMALL": '{"prompt": "1+1=", "response": "2", "reward": 1.0}\n' * 2,
+    "MISSPELT": '{"prompt": "1+1=", "response": "2", "rewrad": 1.0}\n',
+    "ADVANTAGES": '{"prompt": "1+1=", "response": "2", "advantage": 1.0}\n',
+    "BROKEN": '{"prompt": "1+1="}\n{"prompt": 3}\n',
+    "BARE": '{"prompt": "1+1="}\n{"prompt": "1+2="}\n',
 }
 
 
@@ -87,11 +132,22 @@ def mistakes(tmp_path_factory):
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").touch()
     reward = folder / "reward.py"
-    reward.write_text("def reward(response):\n    return 1.0\n")
+    reward.write_text(REWARDS)
     files = {"CONFIG": config, "MODEL": model, "RUNS": folder / "runs"}
     files |= {"EMPTY": folder / "empty.jsonl", "PROMPTS": folder / "prompts.jsonl"}
     files["EMPTY"].touch()
-    files["PROMPTS"].write_text('{"prompt": "1+1="}\n')
+    files["PROMPTS"].write_text(
+        "".join(f'{{"prompt": "{n}+1=", "reference": "2"}}\n' for n in range(4))
+    )
+    for name, content in LINES.items():
+        files[name] = folder / f"{name.lower()}.jsonl"
+        files[name].write_text(content)
+    files["TRAINING"] = folder / "train.yaml"
+    data = f"data: {{dataset_name: prompts, dataset_path: {files['PROMPTS']}}}"
+    files["TRAINING"].write_text(f"model: {{path: nothing}}\n{data}")
+    files["TRAINED"] = folder / "trained"
+    copytree(model, files["TRAINED"])
+    (files["TRAINED"] / "optimizer.pt").touch()
     files["ADAPTER"] = folder / "runs" / "moved" / "checkpoint-2"
     files["ADAPTER"].mkdir(parents=True)
     for name in ("optimizer.pt", "adapter_model.safetensors"):
@@ -105,8 +161,9 @@ def mistakes(tmp_path_factory):
     shard = files["SHARDS"] / "actor" / "model_world_size_1_rank_0.pt"
     shard.parent.mkdir(parents=True)
     shard.touch()
+    paths = {**files, "REWARD": reward}
     calls = [
-        [[str(files.get(x, x.replace("REWARD", str(reward)))) for x in words], {}]
+        [[_FILE.sub(lambda match: str(paths[match[0]]), x) for x in words], {}]
         for words in MISTAKES.values()
     ]
     return dict(zip(MISTAKES, call_each(calls, folder, LIGHT), strict=True))
@@ -128,6 +185,24 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
         "a base": "there is one in",
         "a folder of models": "give one of",
         "shards": "run isentrope convert",
+        "too few groups": "needs 4 of them or more",
+        "too few recorded": "small.jsonl has 1: draw U by",
+        "a batch's field": "line 1 has 'rewrad'",
+        "a batch without rewards": "A control needs the rewards of U",
+        "no weights": "batch_config.U_file names no batch",
+        "a signature": "unnamed(x, y) does not name the response",
+        "a column": "harder(response, difficulty: float, power: int = 2) needs 'difficulty'",
+        "a column of batches": "batched(completions, level, **kwargs) needs 'level'",
+        "a line of prompts": "broken.jsonl, line 2",
+        "no references": "add 'reference' to every line",
+        "weights of rewards": "2 weights are given for 1 reward functions",
+        "a task's option": "has no option 'digits'",
+        "a generated task": "is generated and reads no file",
+        "a control": "the nearest is 'repo_r'",
+        "a control of runs": "cannot be tried in one step",
+        "a control's file": "defines no 'Control'",
+        "a control of training": "the nearest is 'repo_r'",
+        "a reward of training": "needs 'difficulty'",
     }.items(),
 )
 def test_a_mistake_of_a_folder_names_what_to_type(mistake, words, mistakes):

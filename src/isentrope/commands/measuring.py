@@ -106,6 +106,15 @@ class Measuring(OnFolder, AsJson):
     verb: ClassVar[Verb]
     figure_file: ClassVar[str] = ""
 
+    def read(self) -> None:
+        """Read the configuration, and refuse what the verb has no answer for."""
+        from isentrope.checkpoint.present import require_present
+        from isentrope.verbs.answerable import require_answerable
+
+        config = self.configuration()
+        require_present(config)
+        require_answerable(self.verb, config)
+
     @classmethod
     def analyse(cls, ready: Any) -> Any:
         """The result at a prepared checkpoint, at the measuring precision."""

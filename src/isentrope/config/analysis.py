@@ -15,6 +15,7 @@ from isentrope.attribution.gradients.storage_plan import (
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import AnyValues, Name, NonEmpty, Pattern
 from isentrope.control.feedback import Gains, Target
+from isentrope.control.names import require_control
 from isentrope.system.number_types import (
     Count,
     NoneOrMore,
@@ -61,6 +62,7 @@ class ControlConfig(Section):
         """The control, or None where there is none."""
         if self.name == "none":
             return None
+        require_control(self.name)
         from isentrope.control import controls
 
         return controls.build(self.name, self.strength, self.options)

@@ -192,15 +192,27 @@ class BatchConfig(PromptsConfig):
         U = self.seed + 1 + 3 * self.first_repeat
         return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
 
+    def tasks(self) -> list[tuple[str, str | None]]:
+        """Those of E and U that are drawn; a file of rollouts may need no task."""
+        tasks = [(self.dataset_name, self.dataset_path)] if self.E_file is None else []
+        if self.U_file is None:
+            tasks.append(self.update_source())
+        return tasks
+
     def evaluation_task(self) -> Task:
         """The task that E's prompts and rewards come from."""
         return self.load_task(self.dataset_name, self.E_split, self.dataset_path)
 
     def update_task(self) -> Task:
         """The task that U's prompts and rewards come from."""
+        name, path = self.update_source()
+        return self.load_task(name, self.U_split, path)
+
+    def update_source(self) -> tuple[str, str | None]:
+        """The name and the file of the task of U."""
         name = self.U_dataset_name or self.dataset_name
         shared = self.dataset_path if name == self.dataset_name else None
-        return self.load_task(name, self.U_split, self.U_dataset_path or shared)
+        return name, self.U_dataset_path or shared
 
 
 def repeat_of(seeds: Mapping[str, int]) -> int | None:

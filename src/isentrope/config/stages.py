@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from isentrope.config.paths import PATHS
 from isentrope.config.values import AnyValues, Name, PathText, Text
-from isentrope.sampling.tasks.names import TASKS, files_of_task, is_task
+from isentrope.sampling.tasks.names import TASKS, is_task
+from isentrope.sampling.tasks.requirements import require_task
+from isentrope.system.manifest import verification
 from isentrope.system.number_types import Count, Real, Temperature, Whole
-from isentrope.system.python_file import require_defined
 
 if TYPE_CHECKING:
     from isentrope.sampling.tasks.task import Task
@@ -122,14 +123,18 @@ class PromptsConfig(Section):
             FileNotFoundError: Naming the key and the path.
             ValueError: If the file of a task does not define its name.
         """
-        for key in ("dataset_name", "U_dataset_name"):
-            name = getattr(self, key, None)
-            for part in files_of_task(name) if name and ".py:" in name else ():
-                require_defined(part, "task")
         for key in PATHS[section]:
             path = getattr(self, key)
             if path is not None and not Path(path).exists():
                 raise FileNotFoundError(f"There is no file {path} ({section}.{key}).")
+        with verification(False):  # the work itself verifies what it reads
+            for name, path in self.tasks():
+                options = self.dataset_options if name == cast(Any, self).dataset_name else {}
+                require_task(name, path, options)
+
+    def tasks(self) -> list[tuple[str, str | None]]:
+        """The name and the file of each task that the work makes."""
+        raise NotImplementedError
 
     def load_task(self, name: str, split: str, path: str | None) -> Task:
         """Load a task with its prompts as this section wants them."""
@@ -152,6 +157,10 @@ class TaskConfig(PromptsConfig):
     """A task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
     dataset_path: PathText | None = None
     """File or folder of the data set; null: the task's own source."""
+
+    def tasks(self) -> list[tuple[str, str | None]]:
+        """The one task."""
+        return [(self.dataset_name, self.dataset_path)]
 
     def task(self, split: str) -> Task:
         """The task, with the prompts of a split."""

@@ -7,7 +7,6 @@ own is a class in a Python file, named FILE.py:NAME, as those of examples/contro
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from isentrope.control.base import TokenRule
 from isentrope.control.bonus import Bonus
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.covariance import ClipCov, KlCov
+from isentrope.control.names import FIELD_NAMES, STEP_NAMES, TOKEN_NAMES, require_control
 from isentrope.control.repo_r import RepoR
 from isentrope.control.trainer_fields import (
     AdaptiveBonus,
@@ -25,42 +25,23 @@ from isentrope.control.trainer_fields import (
     TrainerFields,
 )
 from isentrope.nouns.choices import PER_OF, Functional, PerOption
-from isentrope.system.python_file import FILE_NAME, load_file_name
+from isentrope.system.python_file import load_file_name
 
-TOKEN_CONTROLS: dict[str, type[TokenRule]] = {"clip_cov": ClipCov, "repo_r": RepoR, "bonus": Bonus}
+TOKEN_CONTROLS: dict[str, type[TokenRule]] = dict(
+    zip(TOKEN_NAMES, (ClipCov, RepoR, Bonus), strict=True)
+)
 """Token controls."""
 
-FIELD_CONTROLS: dict[str, type[TrainerFields]] = {
-    "kl_cov": KlCov,
-    "clip_higher": ClipHigher,
-    "cispo": Cispo,
-    "gspo": Gspo,
-    "adaptive": AdaptiveBonus,
-}
+FIELD_CONTROLS: dict[str, type[TrainerFields]] = dict(
+    zip(FIELD_NAMES, (KlCov, ClipHigher, Cispo, Gspo, AdaptiveBonus), strict=True)
+)
 """Controls that set fields of TRL; none of them can be tried in one step on an on-policy batch."""
 
-STEP_CONTROLS: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
+STEP_CONTROLS: dict[str, type[BudgetOptions]] = dict(zip(STEP_NAMES, (BudgetOptions,), strict=True))
 """Controls that add to the step itself."""
 
 NAMED_CONTROLS: dict[str, type] = {**TOKEN_CONTROLS, **FIELD_CONTROLS, **STEP_CONTROLS}
 """Every control that has a name of its own."""
-
-EXAMPLES = {
-    "clip_b": "clip_b.py:ClipB",
-    "stare": "stare.py:Stare",
-    "steer": "steer.py:Steer",
-    "entropic": "entropic.py:EntroPIC",
-    "w_reinforce": "w_reinforce.py:WReinforce",
-    "entrocraft": "entrocraft.py:Entrocraft",
-    "pass_at_k": "pass_at_k.py:PassAtK",
-    "qae": "qae.py:QuantileAdvantage",
-    "entropy_mask": "masks.py:EntropyMask",
-    "random_mask": "masks.py:RandomMask",
-    "negative_scale": "masks.py:NegativeScale",
-    "lp_reg": "lp_reg.py:LpReg",
-    "influence": "influence.py:InfluenceClip",
-}
-"""Names of examples, most from earlier versions, and where in examples/controls they are."""
 
 COLUMN_OPTIONS = {"kept_mass": "min_p", "influence": "size"}
 """The option of a token control that its optional column needs."""
@@ -81,17 +62,7 @@ def control_class(name: str) -> type:
     """
     if name in NAMED_CONTROLS:
         return NAMED_CONTROLS[name]
-    if name in EXAMPLES:
-        raise ValueError(
-            f"The control {name!r} is an example now: name it "
-            f"examples/controls/{EXAMPLES[name]}, a file of the repository."
-        )
-    if not FILE_NAME.fullmatch(name):
-        nearest = get_close_matches(str(name).lower(), NAMED_CONTROLS, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"Unknown control {name!r}: the nearest is {nearest!r}; choose one of none, "
-            f"{', '.join(NAMED_CONTROLS)}, or FILE.py:NAME."
-        )
+    require_control(name)
     control = load_file_name(name, "control")
     if not (isinstance(control, type) and issubclass(control, TokenRule) and is_dataclass(control)):
         raise ValueError(

@@ -5,9 +5,11 @@ import re
 import runpy
 import symtable
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,118 @@ def defines_function(text: str) -> bool:
         return False  # who runs the file says what is wrong
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return any(isinstance(node, functions) and node.name == name for node in tree.body)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or a class as its source has it.
+
+    Attributes:
+        is_class: Whether it is a class, which is called with the arguments of `__init__`.
+        signature: Its parameters without self; defaults and annotations are source text.
+    """
+
+    is_class: bool
+    signature: Signature
+
+
+def read_definition(text: str, kind: str) -> Definition | None:
+    """The function or class FILE.py:NAME as far as its source alone tells; nothing is run.
+
+    Args:
+        text: FILE.py:NAME.
+        kind: What the object is, for errors.
+
+    Returns:
+        None where running the file may give another object: the name is bound otherwise, or twice,
+        or under a decorator; or a class has no `__init__` of its own.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    file, name = _split(text, kind)
+    try:
+        tree = _parse(file)
+    except (SyntaxError, ValueError):
+        return None  # who runs the file says what is wrong
+    definition = _only_definition(tree, name)
+    if not isinstance(definition, ast.ClassDef):
+        return definition and Definition(False, _signature_of(definition))
+    call = _only_definition(definition, "__init__")
+    if definition.keywords or call is None or isinstance(call, ast.ClassDef):
+        return None
+    _, *parameters = _signature_of(call).parameters.values()
+    return Definition(True, Signature(parameters))
+
+
+def _only_definition(
+    scope: ast.Module | ast.ClassDef, name: str
+) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
+    """What binds a name in a scope, if it is one definition without a decorator."""
+    bound = [
+        node
+        for node in _nodes_of(scope)
+        if name in _names_bound(node) and not isinstance(getattr(node, "ctx", None), ast.Load)
+    ]
+    elsewhere = (x for x in ast.walk(scope) if isinstance(x, (ast.Global, ast.Nonlocal)))
+    if len(bound) != 1 or bound[0] not in scope.body or any(name in x.names for x in elsewhere):
+        return None
+    definition = bound[0]
+    if not isinstance(definition, _DEFINITIONS) or definition.decorator_list:
+        return None
+    return definition
+
+
+def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of the scopes inside it."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, _DEFINITIONS):
+            yield from _nodes_of(node)
+
+
+def _names_bound(node: ast.AST) -> set[str | None]:
+    """What a node may bind, of definitions, imports, assignments and patterns."""
+    return {getattr(node, field, None) for field in ("name", "asname", "id")}
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class _SourceText:
+    """A default or an annotation, which is printed as it is written."""
+
+    def __init__(self, node: ast.expr) -> None:
+        self._text = ast.unparse(node)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _signature_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
+    """The signature in the source of a function."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
+    kinds = [Parameter.POSITIONAL_ONLY] * len(arguments.posonlyargs)
+    kinds += [Parameter.POSITIONAL_OR_KEYWORD] * len(arguments.args)
+    rows = [*zip(positional, kinds, defaults, strict=True)]
+    if arguments.vararg is not None:
+        rows.append((arguments.vararg, Parameter.VAR_POSITIONAL, None))
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        rows.append((argument, Parameter.KEYWORD_ONLY, default))
+    if arguments.kwarg is not None:
+        rows.append((arguments.kwarg, Parameter.VAR_KEYWORD, None))
+    parameters = [
+        Parameter(argument.arg, kind, default=_text_of(default), annotation=_text_of(note))
+        for argument, kind, default in rows
+        for note in (argument.annotation,)
+    ]
+    return Signature(parameters, return_annotation=_text_of(function.returns))
+
+
+def _text_of(node: ast.expr | None) -> Any:
+    return Parameter.empty if node is None else _SourceText(node)
 
 
 def _parse(file: Path) -> ast.Module:

@@ -40,6 +40,7 @@ from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.processes import join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
+from isentrope.verbs.answerable import require_answerable
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.before_work import require_memory
 from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
@@ -91,40 +92,15 @@ def run_verb(
     """
     join_processes()
     verb = question.verb
-    batch = config.batch_config
     if not verb.processes and world_size() > 1:
         raise ValueError(
             f"isentrope {verb.name} runs in one process: its controls share out work as training "
             "does. Start it without torchrun."
         )
-    require_suited(verb, config, batch.B_U if batch.U_file is None else None)
+    require_answerable(verb, config)
     heed(config)
     with verification(config.checkpoint.verify):
         return MeasuringRunner(question, config, draw, prepare).run()
-
-
-def require_suited(verb: Verb, config: MeasureConfig, groups: int | None) -> None:
-    """Refuse settings with which a verb has no answer.
-
-    Args:
-        verb: The verb.
-        config: The settings.
-        groups: Prompt groups of U; None where they are not known yet.
-
-    Raises:
-        ValueError: In a sentence.
-    """
-    if groups is not None and verb.least_groups > groups:
-        raise ValueError(
-            f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
-            f"{groups}."
-        )
-    if config.precision.updating.rounding and verb.gradients in ("groups", "prompts"):
-        raise ValueError(
-            f"precision.update_vector of 16 bits acts in {MEASURE.name}: the shares of {verb.name} "
-            "are those of each sequence, which sum to the gradient without rounding. Set it to "
-            "null."
-        )
 
 
 def answer(verb: Verb, analyse: Callable[[Prepared], Result], ready: Prepared) -> Result:

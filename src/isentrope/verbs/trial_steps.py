@@ -14,10 +14,11 @@ import torch
 
 from isentrope.control.base import Rewritten, Tokens, touched, without_random_tokens
 from isentrope.control.budget_options import BudgetOptions
-from isentrope.control.controls import FIELD_CONTROLS, STEP_CONTROLS, build, control_class
+from isentrope.control.controls import STEP_CONTROLS, build, control_class
 from isentrope.control.correction import Request
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
+from isentrope.control.names import require_tried
 from isentrope.control.trial import (
     Trial,
     controlled_batch,
@@ -34,6 +35,7 @@ from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import compute_step, follow_rule
+from isentrope.verbs.answerable import NO_REWARDS, NOT_REWRITABLE
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
@@ -63,22 +65,11 @@ class TrialSteps:
                 its own.
         """
         if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
-            raise ValueError(
-                "A control rewrites the advantages of an on-policy batch: set estimator.objective "
-                f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
-            )
-        if unfit := [name for name in names if name in FIELD_CONTROLS]:
-            raise ValueError(
-                f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
-                "through ratios other than 1, or its coefficient changes with the steps of a run."
-            )
+            raise ValueError(NOT_REWRITABLE)
+        for name in names:
+            require_tried(name)
         if ready.U.rewards is None:
-            raise ValueError(
-                "A control needs the rewards of U, and the batch that training recorded (or "
-                "batch_config.U_file) has none; a --reward beside it is that of E alone. Draw U "
-                "by --prompts FILE --reward FILE.py:NAME --set batch_config.B_U=32, or record "
-                "rewards with the batch."
-            )
+            raise ValueError(NO_REWARDS)
         self._ready = ready
         sampler = ready.sampler
         self.plain = step = ready.step

@@ -9,7 +9,7 @@ from typing import Any
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts
-from isentrope.sampling.tasks.custom import PROMPT_FIELDS
+from isentrope.sampling.tasks.lines import PROMPT_FIELDS
 
 
 def held_out_lines(policy: Policy, prompts: Sequence[Prompt]) -> list[str]:

@@ -13,19 +13,12 @@ one number per token: "response_mask" (0 where the policy did not draw the token
 output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import pandas as pd
-import pyarrow
 import torch
-from pyarrow import parquet
-from pydantic import BaseModel, Field, PositiveInt
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -39,46 +32,19 @@ from isentrope.sampling.prompts import (
     runs_of,
     with_template,
 )
+from isentrope.sampling.tasks.lines import (
+    NO_COLUMNS,
+    NO_REFERENCE,
+    PER_TOKEN,
+    PromptLine,
+    ResponseLine,
+    complete_column,
+    read_rows,
+    require_splittable,
+    source_of,
+)
 from isentrope.sampling.tasks.task import require_probability, require_split, shuffled_epochs
 from isentrope.system.files import short_digest
-from isentrope.system.reading import read_json_lines, reading, require_types
-
-_NO_COLUMNS = ("prompt", "messages", "prompt_ids", "completion", "completion_ids")
-_PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
-
-_Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
-_Name = str | _Number | None
-_Id = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class _PromptLine(BaseModel, extra="allow"):
-    """What a line of a file of prompts may hold, and any other column."""
-
-    prompt: str | list[dict[str, Any]] | list[_Id] = ""
-    messages: list[dict[str, Any]] = []
-    prompt_ids: list[_Id] = []
-    reference: _Name = None
-    key: _Name = None
-    group: _Name = None
-    response: str = ""
-
-
-class _ResponseLine(_PromptLine, extra="forbid"):
-    """What a line of a file of responses may hold."""
-
-    response_ids: list[_Id] = []
-    finished: bool = True
-    reward: _Number | None = 0.0
-    advantage: _Number = 0.0
-    step: PositiveInt = 1
-    response_mask: list[bool | Annotated[int, Field(ge=0, le=1)]] = []
-    sampler_logprobs: list[_Number] = []
-    token_weights: list[_Number] = []
-    entropy_weights: list[_Number] = []
-
-
-PROMPT_FIELDS = frozenset(_ResponseLine.model_fields)
-"""Names in a line that are not columns for reward functions alone."""
 
 PromptSource = str | Path | Sequence[PromptLike]
 """A file of prompts, or prompts."""
@@ -133,10 +99,7 @@ class PromptFile:
             ValueError: If the file gave no reference.
         """
         if reference is None:
-            raise ValueError(
-                "A prompt in the file has no reference, so its responses have no reward: add "
-                "'reference' to every line, or use these prompts for E only."
-            )
+            raise ValueError(NO_REFERENCE)
         return float(response_text.strip() == reference.strip())
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
@@ -164,7 +127,7 @@ def _read_prompts(source: PromptSource) -> tuple[list[str], list[Prompt], list[A
     if not isinstance(source, (str, Path)):
         prompts = name_prompts(source)
         return [f"Prompt {p.key!r}" for p in prompts], prompts, [None] * len(prompts)
-    rows = _rows(Path(source), _PromptLine)
+    rows = read_rows(Path(source), PromptLine)
     prompts = [_prompt(row, where) for where, row in rows]
     lines = list(range(len(prompts)))
     if all("response_ids" in row for _, row in rows):  # a line per response
@@ -180,12 +143,7 @@ def _lines_of_split(prompts: list[Prompt], split: str, test_share: float, path: 
     require_probability("test_share", test_share)
     require_split(split, f"{path} with test_share")
     different = sorted({p.content for p in prompts}, key=lambda text: short_digest(text, 8))
-    size = round(test_share * len(different))
-    if not 0 < size < len(different):
-        raise ValueError(
-            f"{path} has {len(different)} different prompts, too few to be shared between E and U: "
-            "give more, or a file for each (batch_config.dataset_path and U_dataset_path)."
-        )
+    size = require_splittable(path, len(different), test_share)
     test = set(different[:size])
     return [i for i, p in enumerate(prompts) if (p.content in test) == (split == "test")]
 
@@ -210,12 +168,12 @@ def read_responses(
         ValueError: If a line is not understood, some lines lack a field that others have, or
             texts are given without a tokenizer.
     """
-    rows = _rows(Path(path), _ResponseLine)
+    rows = read_rows(Path(path), ResponseLine)
     named = [_prompt(row, where) for where, row in rows]
     prompts = as_prompts(policy, with_template(named, template))
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
-    columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
-    columns |= {f"{name}s": _complete(rows, name) for name in ("reward", "advantage")}
+    columns: dict[str, Any] = {name: complete_column(rows, name) for name in PER_TOKEN}
+    columns |= {f"{name}s": complete_column(rows, name) for name in ("reward", "advantage")}
     if len(steps := {row.get("step") for _, row in rows}) > 1:
         raise ValueError(
             f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
@@ -224,58 +182,14 @@ def read_responses(
     return rollouts_of(policy, prompts, runs_of(prompts), responses, **columns)
 
 
-def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
-    """A field of every line; None if no line has it."""
-    where = [place for place, row in rows if name in row]
-    if where and len(where) < len(rows):
-        missing = next(place for place, row in rows if name not in row)
-        raise ValueError(f"{missing} has no {name!r}, and {where[0]} has one: give all or none.")
-    return [row[name] for _, row in rows] if where else None
-
-
-def _rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, Any]]]:
-    rows = [(f"{path}, line {i}", row) for i, row in _lines(path)]
-    for where, row in rows:
-        unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
-        if kind.model_config.get("extra") == "forbid" and unknown:
-            raise ValueError(
-                f"{where} has {min(unknown)!r}, which is not a field of a response: correct "
-                f"the name (fields are {', '.join(kind.model_fields)}), or omit it (columns of a "
-                "reward function stand in the file of its prompts, dataset_path)."
-            )
-        require_types(where, row, kind, "Correct the line.")
-    if not rows:
-        raise ValueError(f"The dataset is empty: {path} has no lines.")
-    return rows
-
-
-def _lines(path: Path) -> list[tuple[int, Any]]:
-    """The rows of a file and their numbers from 1, whatever its format."""
-    cure = "Give a file of jsonl, parquet or csv."
-    if path.suffix == ".parquet":
-        with reading(path, cure):
-            return list(enumerate(parquet.read_table(path).to_pylist(), 1))
-    if path.suffix == ".csv":
-        texts = dict.fromkeys(("prompt", "key", "response"), str)
-        with reading(path, cure):
-            table = pd.read_csv(
-                path, dtype=texts, keep_default_na=False, na_values=[""], dtype_backend="pyarrow"
-            )
-            rows = pyarrow.Table.from_pandas(table).to_pylist()
-            return list(enumerate(rows, 2))  # after the names
-    return read_json_lines(path, "Correct the line.")
-
-
 def _prompt(row: dict[str, Any], where: str) -> Prompt:
-    sources = [name for name in ("prompt", "messages", "prompt_ids") if row.get(name) is not None]
-    if len(sources) != 1:
-        raise ValueError(f"{where} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
+    source = source_of(row, where)
     try:
-        (named,) = name_prompts([row[sources[0]]])
+        (named,) = name_prompts([row[source]])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     labels = {name: row.get(name) for name in ("key", "reference", "group")}
-    columns = {name: value for name, value in row.items() if name not in _NO_COLUMNS}
+    columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
     fields = {name: str(x) for name, x in labels.items() if x is not None}
     return replace(named, **fields, columns=columns)
 
@@ -285,7 +199,7 @@ def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
         raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
     if "response_ids" in row:
         return row["response_ids"]
-    if per_token := [name for name in _PER_TOKEN if name in row]:
+    if per_token := [name for name in PER_TOKEN if name in row]:
         raise ValueError(f"{where} has {per_token[0]!r} for a text: give 'response_ids'.")
     if policy.tokenizer is None:
         raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")

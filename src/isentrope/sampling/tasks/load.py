@@ -20,6 +20,11 @@ from typing import Any, cast
 
 from isentrope.sampling.tasks.custom import PromptFile, PromptSource
 from isentrope.sampling.tasks.names import NAME, TASKS, function_names, is_task
+from isentrope.sampling.tasks.requirements import (
+    needs_prompts,
+    require_arguments,
+    require_reward_options,
+)
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
 from isentrope.sampling.tasks.task import Task
@@ -72,17 +77,11 @@ def load_task(
     takes: Mapping[str, inspect.Parameter] = {}
     if isinstance(target, type):
         takes = inspect.signature(target).parameters
-    accepted = [option for option, p in takes.items() if p.kind is p.KEYWORD_ONLY]
-    if unknown := [option for option in options if option not in accepted]:
-        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
-        raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
+    require_arguments(name, takes, path, options)
     if is_own:
-        if path is not None:
-            raise ValueError(
-                f"The task {name} has prompts of its own and reads no file, got path={path}."
-            )
         if isinstance(target, type):
-            arguments = (split,) if len(takes) > len(accepted) else ()
+            positional = any(p.kind is not p.KEYWORD_ONLY for p in takes.values())
+            arguments = (split,) if positional else ()
             target = target(*arguments, **options)
         if not isinstance(target, Task):
             raise ValueError(f"The class {name} has no prompts and no reward: it is not a task.")
@@ -91,10 +90,6 @@ def load_task(
             kind = type(prompts).__name__
             raise ValueError(f"The task {name} has a {kind} as its prompts: make them a list.")
         return target
-    if "path" not in takes and path is not None:
-        raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
-    if path is None and "path" in takes and takes["path"].default is inspect.Parameter.empty:
-        raise ValueError(f'The task "{name}" needs the path of a jsonl file.')
     source = {"split": split, "path": path}
     return cast(Callable[..., Task], target)(
         **{key: source[key] for key in takes if key in source}, **options
@@ -203,19 +198,11 @@ def _reward_prompts(
     functions: list[Any], name: str, path: str | Path | None, options: Mapping[str, Any]
 ) -> Task:
     """The prompts of a file, rewarded by functions."""
-    if unknown := [o for o in options if o not in ("weights", "test_share", "split")]:
-        raise ValueError(
-            f"The task {name!r} has no option {unknown[0]!r}: its options are weights, one per "
-            "reward function, and test_share."
-        )
+    require_reward_options(name, options)
     names = name.split(", ")
     for part, function in zip(names, functions, strict=True):
         if not callable(function) or isinstance(function, (type, Task)) or path is None:
-            raise ValueError(
-                f"The task {part} is neither an object with prompts and reward, nor a reward "
-                "function with prompts: set dataset_path to a file (jsonl, parquet or csv) of "
-                '{"prompt": ..., "reference": ...}.'
-            )
+            raise ValueError(needs_prompts(part))
     matches = [NAME.fullmatch(part) for part in names]
     files = [match["file"] if match else None for match in matches]
     calls = [

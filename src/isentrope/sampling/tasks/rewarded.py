@@ -14,7 +14,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.prompts import Prompt, name_prompts
 from isentrope.sampling.tasks.custom import PromptFile, PromptSource, describe_source
-from isentrope.sampling.tasks.rewards import OF_BATCHES, ResponseBatch, RewardCall, combined
+from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
+from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
 from isentrope.sampling.tasks.task import RewardsBatches, Task
 from isentrope.system.reading import read_json
 
@@ -46,23 +47,12 @@ class RewardedPrompts(PromptFile):
         super().__init__(path, split, test_share=test_share)
         self._calls = calls
         self._weights = [1.0] * len(calls) if weights is None else weights
-        number = isinstance(self._weights, Sequence) and not isinstance(self._weights, str)
-        if not number or not all(isinstance(w, (int, float)) for w in self._weights):
-            raise ValueError(f"weights is a list of numbers, one per function, not {weights!r}.")
-        if len(self._weights) != len(calls):
-            raise ValueError(
-                f"{len(self._weights)} weights are given for {len(calls)} reward functions: give "
-                "one per function."
-            )
+        require_weights(self._weights, len(calls))
         self.columns = list(dict.fromkeys(name for p in self.prompts for name in p.columns))
-        if taken := [name for name in self.columns if name in OF_BATCHES]:
-            raise ValueError(
-                f"{describe_source(path)} has the column {taken[0]!r}, which is a name of the "
-                "reward function's own arguments: rename the column."
-            )
+        require_free_names(describe_source(path), self.columns)
         readable = all(p.text is not None or p.messages is not None for p in self.prompts)
         for call in calls:
-            call.require(self.columns, readable)
+            call.form.require(self.columns, prompts=readable)
         first = dict[str, int]()
         for i, prompt in enumerate(self.prompts):
             other = first.setdefault(prompt.key, i)

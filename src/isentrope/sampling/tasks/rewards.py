@@ -31,19 +31,15 @@ from typing import Any
 
 import torch
 
-from isentrope.system.python_file import importing_from
-
-RESPONSES = ("response_text", "response", "text", "completion", "completion_text", "output")
-REFERENCES = ("reference", "answer", "solution", "ground_truth", "target", "label", "expected")
-OF_BATCHES = ("prompts", "completions", "completion_ids", "trainer_state")
-_LOGGERS = ("log_extra", "log_metric")
-
-FORMS = (
-    "A reward function is f(completions, …) of lists, with prompts, completion_ids, trainer_state "
-    "and columns of the data by name, as TRL calls it; or f(response, reference) of one response, "
-    f"whose parameters are named: {', '.join(RESPONSES)}; {', '.join(REFERENCES)}; prompt; columns "
-    "of the data"
+from isentrope.sampling.tasks.reward_form import (
+    FORMS,
+    LOGGERS,
+    OF_BATCHES,
+    REFERENCES,
+    RESPONSES,
+    RewardForm,
 )
+from isentrope.system.python_file import importing_from
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class ResponseBatch:
             arguments["reference"] = list(self.references)
         optional = {name: getattr(self, name) for name in OF_BATCHES if name != "completions"}
         arguments |= {name: value for name, value in optional.items() if value is not None}
-        loggers: dict[str, Any] = dict.fromkeys(_LOGGERS, _ignore)
+        loggers: dict[str, Any] = dict.fromkeys(LOGGERS, _ignore)
         return arguments | {name: list(values) for name, values in self.columns.items()} | loggers
 
     def of_response(self, i: int) -> dict[str, Any]:
@@ -101,6 +97,7 @@ class RewardCall:
 
     Attributes:
         name: What messages call it.
+        form: What it is called with.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, folder: Path | None = None) -> None:
@@ -125,42 +122,7 @@ class RewardCall:
             raise ValueError(
                 f"The parameters of {name} cannot be read ({error}). {FORMS}."
             ) from error
-        parameters = self._signature.parameters.values()
-        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        self._open = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-        self._required = [p.name for p in parameters if p.name in named and p.default is p.empty]
-        self._names = named
-        only_open = not named and self._open is not None
-        self._of_batches = only_open or any(name in OF_BATCHES for name in named)
-        responses = [name for name in named if name in RESPONSES]
-        if not self._of_batches and len(responses) != 1:
-            raise ValueError(
-                f"The reward function {name}{self._signature} does not name the response that it "
-                f"rewards. {FORMS}."
-            )
-
-    def require(self, columns: Sequence[str], prompts: bool) -> None:
-        """Refuse a function whose parameters the data cannot give.
-
-        Args:
-            columns: Names of the data's columns.
-            prompts: Whether the data has prompts as texts or messages.
-
-        Raises:
-            ValueError: Naming the parameter.
-        """
-        offered = {*columns, "reference", *_LOGGERS}
-        if self._of_batches:
-            offered |= {*OF_BATCHES} - (set() if prompts else {"prompts"})
-        else:
-            offered |= {*RESPONSES, *REFERENCES} | ({"prompt"} if prompts else set())
-        missing = [name for name in self._required if name not in offered]
-        if missing:
-            raise ValueError(
-                f"The reward function {self.name}{self._signature} needs {missing[0]!r}, and the "
-                f"data has the columns {', '.join(columns) or 'none'}: add the column, or rename "
-                f"the parameter. {FORMS}."
-            )
+        self.form = RewardForm(name, self._signature)
 
     def rewards(self, batch: ResponseBatch) -> list[float]:
         """The rewards of a batch.
@@ -174,7 +136,7 @@ class RewardCall:
         Raises:
             ValueError: If the function fails, or does not return one number per response.
         """
-        if not self._of_batches:
+        if not self.form.of_batches:
             calls = [batch.of_response(i) for i in range(len(batch.texts))]
             return [
                 self._as_number(self._call(call, f"the response {text!r}", batch))
@@ -214,12 +176,12 @@ class RewardCall:
 
     def _call(self, offered: Mapping[str, Any], subject: str, batch: ResponseBatch) -> Any:
         """What the function returns for those of the arguments that it takes."""
-        arguments = {name: offered[name] for name in self._names if name in offered}
+        arguments = {name: offered[name] for name in self.form.names if name in offered}
         bound = self._signature.bind_partial()
         bound.arguments.update(arguments)
-        if self._open is not None and self._of_batches:
+        if self.form.open is not None and self.form.of_batches:
             rest = {name: value for name, value in offered.items() if name not in arguments}
-            bound.arguments[self._open] = rest
+            bound.arguments[self.form.open] = rest
             arguments |= rest
         try:
             with importing_from(self._folder):

@@ -1,0 +1,160 @@
+"""Which settings a verb has no answer for, told by the settings and their files alone.
+
+Nothing heavy is imported: the command line asks before it loads the libraries of the work, and the
+loop asks again, for callers of Python.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.analysis import TrialConfig
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import BatchConfig, MeasureConfig
+from isentrope.config.precision import PrecisionConfig
+from isentrope.control.names import require_tried
+from isentrope.nouns.choices import OBJECTIVES, RECORDED
+from isentrope.results.verbs import MEASURE, TRY, Verb
+from isentrope.sampling.tasks.lines import ResponseLine, complete_column, read_rows, source_of
+from isentrope.sampling.tasks.requirements import MOST_BYTES, require_references
+from isentrope.system.file_contents import read_arrow, read_schema
+from isentrope.system.manifest import verification
+from isentrope.system.reading import parse_json, read_text
+
+NOT_REWRITABLE = (
+    "A control rewrites the advantages of an on-policy batch: set estimator.objective "
+    f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
+)
+"""Why no control can be tried on an objective."""
+NO_REWARDS = (
+    "A control needs the rewards of U, and the batch that training recorded (or "
+    "batch_config.U_file) has none; a --reward beside it is that of E alone. Draw U by --prompts "
+    "FILE --reward FILE.py:NAME --set batch_config.B_U=32, or record rewards with the batch."
+)
+"""Why no control can be tried on a batch."""
+_LOGGED = ({"input", "output"}, {"prompt", "completion"})
+"""Columns of what trainers log of a step, which is read with the libraries of the work."""
+
+
+def require_answerable(verb: Verb, config: MeasureConfig) -> None:
+    """Refuse settings with which a verb has no answer.
+
+    Args:
+        verb: The verb.
+        config: The settings.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    require_unrounded(verb, config.precision)
+    batch = config.batch_config
+    if config.estimator.objective == RECORDED and batch.U_file is None:
+        raise ValueError(
+            "estimator.objective=recorded replays the weights that training recorded, and "
+            "batch_config.U_file names no batch: set it to next_update/rollouts.parquet of a "
+            "checkpoint, or choose another objective."
+        )
+    if verb == TRY:
+        _require_rewritable(config.trial, config.estimator)
+    if batch.E_file is not None:
+        _require_batch_file(batch.E_file)
+    if batch.U_file is None:
+        require_groups(verb, batch.B_U, f"batch_config.B_U is {batch.B_U}")
+        name, path = batch.update_source()
+        if name == "prompts":
+            require_references(path)
+        return
+    _require_batch_file(batch.U_file)
+    with verification(False):  # the work itself verifies what it reads
+        _require_recorded(verb, batch, config.estimator.objective)
+
+
+def require_unrounded(verb: Verb, precision: PrecisionConfig) -> None:
+    """Refuse the rounded gradient where a verb attributes shares that sum to it.
+
+    Args:
+        verb: The verb.
+        precision: How each stage computes.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    if precision.updating.rounding and verb.gradients in ("groups", "prompts"):
+        raise ValueError(
+            f"precision.update_vector of 16 bits acts in {MEASURE.name}: the shares of {verb.name} "
+            "are those of each sequence, which sum to the gradient without rounding. Set it to "
+            "null."
+        )
+
+
+def require_groups(verb: Verb, groups: int, what: str) -> None:
+    """Refuse an update batch of too few prompt groups.
+
+    Args:
+        verb: The verb.
+        groups: Prompt groups of U.
+        what: What has so many, a clause.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    if verb.least_groups > groups:
+        raise ValueError(
+            f"isentrope {verb.name} compares prompt groups of U and needs {verb.least_groups} of "
+            f"them or more (16 for a useful interval), and {what}."
+        )
+
+
+def _require_rewritable(trial: TrialConfig, estimator: EstimatorConfig) -> None:
+    """Refuse to try what is no control, or on an objective without advantages to rewrite."""
+    for name in trial.controls or ():
+        require_tried(name)
+    if estimator.objective not in OBJECTIVES or estimator.off_policy:
+        raise ValueError(NOT_REWRITABLE)
+
+
+def _require_batch_file(path: str) -> None:
+    """Refuse a batch in a file of another kind."""
+    if Path(path).suffix not in (".parquet", ".jsonl"):
+        raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
+
+
+def _require_recorded(verb: Verb, batch: BatchConfig, objective: str) -> None:
+    """Refuse a recorded batch of too few groups, or one that a control cannot use."""
+    file = Path(str(batch.U_file))
+    if file.suffix == ".parquet":
+        names = set(read_schema(file).names)
+        if "prompt_index" not in names:
+            return  # of a trainer
+        _require_rewards(verb, rewards="rewards" in names, advantages="advantages" in names)
+        if verb.least_groups > 1:
+            _require_groups_of(verb, file, len(set(read_arrow(file)["prompt_index"].to_pylist())))
+        return
+    if file.stat().st_size > MOST_BYTES:
+        return
+    first = parse_json(next(filter(str.strip, read_text(file).splitlines()), "{}"))
+    if isinstance(first, dict) and any(columns <= first.keys() for columns in _LOGGED):
+        return
+    rows = read_rows(file, ResponseLine)
+    rewards, advantages = (complete_column(rows, name) for name in ("reward", "advantage"))
+    _require_rewards(verb, rewards=rewards is not None, advantages=advantages is not None)
+    by_reference = batch.update_source()[0] == "prompts" and objective in OBJECTIVES
+    if by_reference and rewards is None and advantages is None:
+        require_references(file)
+    prompts: list[Any] = [row[source_of(row, where)] for where, row in rows]
+    runs = sum(a != b for a, b in zip(prompts, [None, *prompts], strict=False))
+    _require_groups_of(verb, file, runs)
+
+
+def _require_rewards(verb: Verb, *, rewards: bool, advantages: bool) -> None:
+    """Refuse to try controls on a batch whose rewards nothing gives."""
+    if verb == TRY and advantages and not rewards:
+        raise ValueError(NO_REWARDS)
+
+
+def _require_groups_of(verb: Verb, file: Path, groups: int) -> None:
+    """Refuse a recorded batch of too few groups."""
+    cure = (
+        "draw U by batch_config.B_U=16, for a checkpoint folder with --prompts FILE and --reward "
+        "FILE.py:NAME"
+    )
+    require_groups(verb, groups, f"{file} has {groups}: {cure}")
