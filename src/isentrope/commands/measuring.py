@@ -111,7 +111,7 @@ class Measuring(OnFolder, AsJson):
         from isentrope.checkpoint.present import require_present
         from isentrope.verbs.answerable import require_answerable
 
-        config = self.configuration()
+        config = self.configuration
         require_present(config)
         require_answerable(self.verb, config)
 
