@@ -83,7 +83,7 @@ def defines_function(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Definition:
+class SourceDefinition:
     """A function or a class as its source has it.
 
     Attributes:
@@ -95,7 +95,7 @@ class Definition:
     signature: Signature
 
 
-def read_definition(text: str, kind: str) -> Definition | None:
+def read_definition(text: str, kind: str) -> SourceDefinition | None:
     """The function or class FILE.py:NAME as far as its source alone tells; nothing is run.
 
     Args:
@@ -116,12 +116,12 @@ def read_definition(text: str, kind: str) -> Definition | None:
         return None  # who runs the file says what is wrong
     definition = _only_definition(tree, name)
     if not isinstance(definition, ast.ClassDef):
-        return definition and Definition(False, _signature_of(definition))
+        return definition and SourceDefinition(False, _signature_of(definition))
     call = _only_definition(definition, "__init__")
     if definition.keywords or call is None or isinstance(call, ast.ClassDef):
         return None
     _, *parameters = _signature_of(call).parameters.values()
-    return Definition(True, Signature(parameters))
+    return SourceDefinition(True, Signature(parameters))
 
 
 def _only_definition(

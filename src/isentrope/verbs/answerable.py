@@ -58,7 +58,7 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
     if batch.E_file is not None:
         _require_batch_file(batch.E_file)
     if batch.U_file is None:
-        require_groups(verb, batch.B_U, f"batch_config.B_U is {batch.B_U}")
+        require_prompt_groups(verb, batch.B_U, f"batch_config.B_U is {batch.B_U}")
         name, path = batch.update_source()
         if name == "prompts":
             require_references(path)
@@ -86,7 +86,7 @@ def require_unrounded(verb: Verb, precision: PrecisionConfig) -> None:
         )
 
 
-def require_groups(verb: Verb, groups: int, what: str) -> None:
+def require_prompt_groups(verb: Verb, groups: int, what: str) -> None:
     """Refuse an update batch of too few prompt groups.
 
     Args:
@@ -157,4 +157,4 @@ def _require_groups_of(verb: Verb, file: Path, groups: int) -> None:
         "draw U by batch_config.B_U=16, for a checkpoint folder with --prompts FILE and --reward "
         "FILE.py:NAME"
     )
-    require_groups(verb, groups, f"{file} has {groups}: {cure}")
+    require_prompt_groups(verb, groups, f"{file} has {groups}: {cure}")

@@ -31,7 +31,7 @@ from isentrope.sampling.tasks.load import RewardLike, list_rewards, names_of_rew
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.log import log
 from isentrope.system.progress import Clock
-from isentrope.verbs.answerable import require_groups, require_unrounded
+from isentrope.verbs.answerable import require_prompt_groups, require_unrounded
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.before_work import require_memory
 from isentrope.verbs.loop import answer
@@ -264,7 +264,7 @@ class Checkpoint(StoredCheckpoint):
         in_force = self._settle(sections, settings, batch)
         config = in_force.config
         require_unrounded(verb, config.precision)
-        require_groups(verb, U.n_prompts, f"U has {U.n_prompts}: draw it with U=16")
+        require_prompt_groups(verb, U.n_prompts, f"U has {U.n_prompts}: draw it with U=16")
         require_memory(verb.name, self.name, self.path, config)
         policy = self._load_once(config.checkpoint, config.sampling)
         ready = prepare_checkpoint(self, in_force, Clock(), policy, (E, U))

@@ -25,7 +25,7 @@ from isentrope.sampling.tasks.lines import (
 from isentrope.sampling.tasks.names import TASKS, files_of_task
 from isentrope.sampling.tasks.reward_form import RewardForm, require_free_names, require_weights
 from isentrope.system.file_contents import read_schema
-from isentrope.system.python_file import Definition, read_definition, require_defined
+from isentrope.system.python_file import SourceDefinition, read_definition, require_defined
 from isentrope.system.reading import parse_json, read_json_lines
 
 MOST_BYTES = 4 * 2**20
@@ -134,7 +134,7 @@ def needs_prompts(part: str) -> str:
     )
 
 
-def _source_of_task(part: str) -> Definition | None:
+def _source_of_task(part: str) -> SourceDefinition | None:
     """The source of a part of a task's name; None where it does not tell."""
     if part in TASKS:
         module, _, name = TASKS[part].partition(":")
