@@ -23,9 +23,10 @@ its input before any library of tensors loads, 3 say whether its passes are sure
 the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says,
 3 say which functions reward the step, by which weights, and which key an override sets, and 3 look
 through the modules before and after a pass faster than torch does."""
-FILES = 150
+FILES = 154
 """Files that they are in; 90 are aimed at. Long files were split by subject, and what settings
-choose from stands apart from what it is done with; it now checks `per`."""
+choose from stands apart from what it is done with; it now checks `per`. Four read the input before
+the libraries load: lines of prompts, forms of rewards, tasks, and what a verb has no answer for."""
 BEFORE_WEIGHTS = 215
 """Functions before any weight is loaded, 4 of which say what it will hold, and 2 check
 `per`; 110 are aimed at."""
