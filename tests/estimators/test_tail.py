@@ -11,7 +11,7 @@ from isentrope import entropy_noise_scale
 from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.estimators.means import MIN_UNITS_FOR_MODES, MODE, too_few_for_modes
 from isentrope.estimators.noise_over_square import noise_over_square
-from isentrope.estimators.tail import LIGHT_TAILS, rare_units
+from isentrope.estimators.tail import LIGHT_TAILS, rare_units, tail_degrees_of_freedom
 
 
 def spiked(rng, shape, share, size):
@@ -100,3 +100,9 @@ def test_few_prompts_say_how_often_a_mode_is_in_none_of_them(n):
     if said:
         stated = float(re.search(r"from (\d+) % of such batches", said)[1]) / 100
         assert stated == pytest.approx(missed, abs=0.015)
+
+
+def test_of_four_values_all_but_the_smallest_square_make_the_tail():
+    x = torch.tensor([-2.0, -1.0, 1.0, 2.0])
+    index = (2 * math.log(4) + math.log(1)) / 3  # of the squares 4, 4 and 1 over the other 1
+    assert tail_degrees_of_freedom(x) == pytest.approx(2 / index)
