@@ -4,13 +4,12 @@ import json
 
 import pytest
 import torch
-from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE, ChunkedLogProbFunction
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from isentrope.config.io import load_any, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.planning import memory
-from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.training.models import load_trainable
 from isentrope.verbs.plan import plan
 from isentrope.verbs.plan_training import untrained
@@ -146,17 +145,24 @@ def test_values_alone_hold_less_than_a_pass_that_goes_back(tmp_path):
     assert memory.activation_bytes(model, 8, 64) == backward
 
 
-def test_scored_logits_are_those_of_a_chunk_of_the_vocabulary():
-    model = cases.model("qwen2")
-    vocabulary = model.config.vocab_size
-    assert memory.scored_logits(model, 10, vocabulary // 2, 8, LOGITS_HELD) == 3 * 8 * 10 * (
-        vocabulary // 2
-    )
-    assert memory.scored_logits(model, 10**9, 8192, 8, LOGITS_HELD) == 3 * 8 * LOGITS_HELD
-
-
 def test_tiles_of_logits_are_those_of_trl():
     assert memory.TILE == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
+
+
+@pytest.mark.parametrize(("vocabulary", "tokens"), [(1000, 512), (12_000, 256), (40_000, 128)])
+def test_a_tile_of_trl_holds_what_is_planned(vocabulary, tokens):
+    model = cases.model("qwen2", vocabulary, hidden_size=16)
+    hidden = torch.randn(tokens, 16, requires_grad=True)
+    targets = torch.zeros(tokens, dtype=torch.long)
+    alive = memory.Alive("cpu", [])
+    with alive:
+        weight = model.lm_head.weight.detach()
+        outputs = ChunkedLogProbFunction.apply(
+            hidden, weight, None, targets, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE
+        )
+        outputs[0].sum().backward()
+    planned = memory.training_logits(model, tokens, "cpu")
+    assert alive.peak <= planned <= 1.2 * alive.peak
 
 
 def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):

@@ -174,31 +174,25 @@ def activation_bytes(model: Any, sequences: int, length: int, *, backward: bool 
 TILE = (4096, 32_768)
 """Tokens and vocabulary of TRL's tiles of logits; a test reads them there."""
 
-COPIES = 3
-"""Logits, shifted logits and their exponentials, at once."""
+FOLDED = 7.5
+"""Arrays of a tile's logits beside it where TRL folds it without a Triton kernel."""
 
 
-def training_logits(model: Any, tokens: int) -> int:
-    """Bytes of the tile of logits that TRL holds of so many tokens, in float32."""
-    vocabulary = text_config(language_model(model)).vocab_size
-    return COPIES * 4 * min(tokens, TILE[0]) * min(vocabulary, TILE[1])
-
-
-def scored_logits(model: Any, tokens: int, chunk: int, size: int, held: int) -> int:
-    """Bytes of the logits that are held while so many tokens are scored.
+def training_logits(model: Any, tokens: int, device: str) -> int:
+    """Bytes of the tile of logits that TRL holds of so many tokens, in float32.
 
     Args:
         model: The model.
         tokens: Tokens of a micro-batch.
-        chunk: Vocabulary entries at a time (`sampling.vocab_chunk`).
-        size: Bytes of a number of `precision.entropy_dtype`.
-        held: Logits that are held at once (`logits_held`).
+        device: A card's kernel folds a tile in place; on a CPU torch's own operations do.
 
     Returns:
         Bytes.
     """
-    columns = min(text_config(language_model(model)).vocab_size, chunk)
-    return COPIES * size * min(tokens * columns, max(held, columns))
+    vocabulary = text_config(language_model(model)).vocab_size
+    rows = min(tokens, TILE[0])
+    beside = FOLDED * min(vocabulary, TILE[1]) if device == "cpu" else 0
+    return int(4 * rows * (TILE[1] + beside))
 
 
 def autocast_copies(model: Any) -> int:

@@ -45,6 +45,9 @@ class PassesOver:
         forward_mode: Number of derivatives of all tokens along one direction.
         second_order: Number of second derivatives of all tokens along one direction.
         at_once: Directions of a forward-mode pass at once.
+        rates: Number of learning rates at which distributions are compared with those at θ.
+        entropies: Whether entropies are differentiated, or scored with the variances of
+            log-probabilities; log-probabilities alone hold less.
         memory: Bytes above what the verb always holds, by what they are.
         setting: Setting that activations and cache are in proportion to.
         value: Value of that setting, as far as it acts.
@@ -60,6 +63,8 @@ class PassesOver:
     forward_mode: int = 0
     second_order: int = 0
     at_once: int = 1
+    rates: int = 0
+    entropies: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     setting: str = "sampling.max_tokens"
     value: int = 1

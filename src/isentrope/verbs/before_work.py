@@ -18,8 +18,9 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import meta_model
 from isentrope.models.float_types import DTYPES
+from isentrope.planning.logits import MOST_ARRAYS
 from isentrope.planning.memory import (
-    COPIES,
+    FOLDED,
     SIZES,
     TILE,
     held,
@@ -28,7 +29,7 @@ from isentrope.planning.memory import (
     weights_held,
 )
 from isentrope.planning.plan import DoesNotFitError, PassesOver, Plan
-from isentrope.policy.token_statistics import LOGITS_HELD, LOGITS_OF_A_CARD, logits_held
+from isentrope.policy.token_statistics import LOGITS_HELD, LOGITS_OF_A_CARD
 from isentrope.results.verbs import VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.log import log
@@ -105,8 +106,7 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     libraries = libraries_bytes(device)
     terms = weights_held(model, precision)
     room = _require_least("evaluate", name, terms, memory, libraries)
-    logits = LOGITS_HELD if device == "cpu" else logits_held(memory)
-    holding = Holding(sampling, precision, model, logits)
+    holding = Holding(sampling, precision, model, None if device == "cpu" else memory)
     responses = config.evaluation.chunk_prompts * max(config.evaluation.samples.values())
     kept = RESIDENT if device == "cpu" else 1.0
     drawing = PassesOver("drawing", "E", responses, "evaluate")
@@ -139,7 +139,7 @@ def warn_of_training(config: TrainConfig | SftConfig, verb: str, model: Any, dev
     if coarse_bytes(model, number * length, length, size, device) <= memory - least:
         return
     try:
-        planned = plan_steps(config, "", verb, untrained(config.model), memory)
+        planned = plan_steps(config, "", verb, untrained(config.model), memory, device)
     except _NO_SHAPES as error:
         log.debug("%s: no plan, %s", verb, error)
         return
@@ -211,7 +211,9 @@ def coarse_bytes(model: Any, tokens: int, length: int, size: int, device: str) -
     heads = getattr(shapes, "num_attention_heads", None) or 1
     scores = 2 * shapes.num_hidden_layers * heads
     at_once = LOGITS_HELD if device == "cpu" else LOGITS_OF_A_CARD
-    logits = COPIES * 8 * max(at_once, min(tokens, TILE[0]) * TILE[1])
+    tile = int(4 * (1 + FOLDED)) * min(tokens, TILE[0]) * TILE[1]
+    numbers = min(tokens * shapes.vocab_size, max(at_once, shapes.vocab_size))
+    logits = max(MOST_ARRAYS * 8 * numbers, tile)
     return COARSE * size * tokens * (widths + scores * length) + logits
 
 

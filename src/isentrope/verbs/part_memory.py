@@ -14,11 +14,11 @@ from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.models.merged import merged_bytes
 from isentrope.models.precision import Precision
+from isentrope.planning.logits import HeadMemory
 from isentrope.planning.memory import (
     SIZES,
     activation_bytes,
     language_model,
-    scored_logits,
     trainable_parameters,
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
@@ -85,7 +85,7 @@ class Holding:
         sampling: SamplingConfig,
         precision: Precision,
         model: Any,
-        held: int,
+        card: int | None,
         prompt: int = PROMPT,
     ) -> None:
         """Take the sizes of micro-batches from the settings of sampling.
@@ -94,16 +94,22 @@ class Holding:
             sampling: How responses are drawn and scored.
             precision: Precision of the measurement.
             model: The model on the device meta, in the type of the measurement.
-            held: Logits that are held at once (`logits_held`).
+            card: Bytes of the card's memory; None on a CPU.
             prompt: Tokens of a prompt.
         """
         self._prompt = prompt
-        self._held = held
         self._sampling = sampling
         self._model = model
         self._config = text_config(language_model(model))
         self._size = SIZES.get(precision.runtime_dtype, 4)
-        self._softmax_size = SIZES[precision.entropy_dtype]
+        self._head = HeadMemory(
+            model,
+            chunk=sampling.vocab_chunk,
+            softmax_size=SIZES[precision.entropy_dtype],
+            size=self._size,
+            held=LOGITS_HELD if card is None else logits_held(card),
+            on_card=card is not None,
+        )
         self._parameters = trainable_parameters(model)
         self._activations = cache(self._count_activations)
 
@@ -133,27 +139,36 @@ class Holding:
 
     def _kinds(self, part: PassesOver) -> Iterator[tuple[dict[str, int], int]]:
         """What each kind of pass of a part holds, and the tokens of its micro-batch."""
+        sequences = self._sequences(part, 1)
+        scored = sequences * self._sampling.max_new_tokens
         if part.backward:
-            sequences = self._sequences(part, 1)
             terms = {
                 ACTIVATIONS: self._activations(sequences, True),
                 "gradients": self._size * self._parameters,
+                "logits": self._head.of_gradient(scored, entropies=part.entropies),
             }
-            yield terms | self._logits(sequences), sequences * self.length
-        if part.forward and not part.backward:
-            sequences = self._sequences(part, 1)
-            terms = {ACTIVATIONS: self._activations(sequences, False)}
-            yield terms | self._logits(sequences), sequences * self.length
+            yield terms, sequences * self.length
+        if part.forward and (part.entropies or not part.backward):
+            logits = self._head.of_scores(scored, variances=part.entropies)
+            if part.rates:
+                remainder = part.second_order > 0
+                logits = max(logits, self._head.of_comparison(scored, remainder=remainder))
+            terms = {ACTIVATIONS: self._activations(sequences, False), "logits": logits}
+            yield terms, sequences * self.length
         if directions := (part.at_once if part.forward_mode else 0) or part.second_order:
             share = -(-directions // DIRECTIONS_OF_A_BATCH)
             sequences = self._sequences(part, share)
+            scored = sequences * self._sampling.max_new_tokens
             copies = 4 if part.second_order else 1 + directions  # values and every derivative
+            logits = self._head.of_directions(scored, directions)
+            if directions == 1:
+                logits = self._head.of_series(scored, 2 if part.second_order else 1)
             terms = {
                 ACTIVATIONS: copies * self._activations(sequences, False),
                 "tangents": directions * self._size * self._parameters,
+                "logits": logits,
             }
-            logits = {name: copies * x for name, x in self._logits(sequences).items()}
-            yield terms | logits, sequences * self.length
+            yield terms, sequences * self.length
 
     def _sequences(self, part: PassesOver, share: int) -> int:
         most = self._sampling.max_tokens // share // self.length
@@ -161,12 +176,6 @@ class Holding:
 
     def _count_activations(self, sequences: int, backward: bool) -> int:
         return activation_bytes(self._model, sequences, self.length, backward=backward)
-
-    def _logits(self, sequences: int) -> dict[str, int]:
-        chunk = self._sampling.vocab_chunk
-        tokens = sequences * self._sampling.max_new_tokens
-        size = self._softmax_size
-        return {"logits": scored_logits(self._model, tokens, chunk, size, self._held)}
 
 
 def length_of(config: Any, prompt: int, response: int) -> int:
@@ -203,15 +212,15 @@ def plan_verb(
     precision = config.precision.measuring
     sampling = config.sampling
     kept = RESIDENT
-    logits = LOGITS_HELD
+    card = None
     if config.checkpoint.device_map != "cpu":
-        logits = logits_held(memory)
+        card = memory
         kept = 1.0
         loaded = 4 * sum(p.numel() for p in model.parameters())
         half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
         fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
         sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
-    holding = Holding(sampling, precision, model, logits, prompt or PROMPT)
+    holding = Holding(sampling, precision, model, card, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
     return Plan(

@@ -128,7 +128,7 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
     rates = len(estimator.etas(1.0))
     resampled = estimator.method == "resampled"
     order = estimator.order
-    forward = 1 if resampled else 1 + rates
+    forward = 0 if resampled else 1 + rates
     if estimator.rounded_step and not resampled:
         forward = 1 + 3 * rates  # each rate has a step of its own, and scores at θ
     forward += (order == 0) + (estimator.method == "doubly-robust")
@@ -139,16 +139,23 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
         forward=forward,
         forward_mode=int(order == 1),
         second_order=int(order == 2),
+        rates=0 if resampled else rates,
+        entropies=True,
     )
     if resampled:
         yield counting.part("drawing", "F", "resample")
-        yield counting.part("fresh responses", "F", "resample", forward=1)
+        yield counting.part("fresh responses", "F", "resample", forward=1, entropies=True)
     if order:
         yield counting.part("budget", "E", "budget", forward_mode=2)
     priced = analysis.price and estimator.options.method in PRICED and order
     if priced and analysis.reward and counting.batches["E"].prompts >= GROUPS_OF_ANGLE:
         yield counting.part(
-            "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
+            "angle",
+            "E",
+            "price",
+            forward=1,
+            backward=_count_gradients(counting, True),
+            entropies=True,
         )
     yield counting.part("rounding floor", "E", "checks", forward=DIFFERENCES)
 
@@ -169,7 +176,7 @@ def _count_influence(
     groups = counting.groups(tokens=tokens)
     errors = counting.config.estimator.functional == "per_token" and groups > 1
     backward = 1 + errors + (reward and not one_batch)
-    yield counting.part("gradients", measured, stage, forward=2, backward=backward)
+    yield counting.part("gradients", measured, stage, forward=2, backward=backward, entropies=True)
     group = -(-batches[measured].responses // groups)
     yield counting.part("both modes compared", measured, stage, group, forward_mode=1)
     if reward and one_batch:
@@ -187,7 +194,12 @@ def _count_influence(
     stacked = groups * (quantities - one_batch)
     if one_batch:
         yield counting.part(
-            "pairs", "U", stage, forward=2 * (1 + errors), backward=2 * (1 + errors)
+            "pairs",
+            "U",
+            stage,
+            forward=2 * (1 + errors),
+            backward=2 * (1 + errors),
+            entropies=True,
         )
     if stacked:
         at_once = max(1, MAX_STACKED_BYTES // (counting.element * counting.parameters))
@@ -202,7 +214,9 @@ def _count_shares(counting: Counting) -> Iterator[PassesOver]:
     per_token = counting.config.estimator.functional == "per_token"
     grams = GRAMS if per_token and counting.batches["F"].prompts > 1 else 1
     yield counting.part("drawing", "F", "influence")
-    yield counting.part("pairs", "F", "influence", forward=1 + grams, backward=grams)
+    yield counting.part(
+        "pairs", "F", "influence", forward=1 + grams, backward=grams, entropies=True
+    )
     yield counting.part("pairs", "U", "influence", forward=grams, backward=grams)
 
 
@@ -226,7 +240,7 @@ def _count_noise(counting: Counting) -> Iterator[PassesOver]:
 
 def _count_variance(counting: Counting) -> Iterator[PassesOver]:
     yield counting.part("derivative", "E", "derivatives", forward_mode=1)
-    yield counting.part("rate of interest", "E", "moved", forward=2)
+    yield counting.part("rate of interest", "E", "moved", forward=2, rates=1)
     yield counting.part("control variate", "E", "control_variate", forward=1)
 
 
@@ -241,7 +255,9 @@ def _count_kernel(counting: Counting) -> Iterator[PassesOver]:
             yield counting.part(block, rows, "kernel", forward=1 + scored, backward=1)
             continue
         # the block, and its diagonals; then δH₁ on the rows, by kernel and by forward mode
-        yield counting.part(block, rows, "kernel", forward=4, backward=2, forward_mode=1)
+        yield counting.part(
+            block, rows, "kernel", forward=3, backward=2, forward_mode=1, entropies=True
+        )
         sums = 0 if kernel.preconditioned else 1
         yield counting.part(block, columns, "kernel", forward=2 + sums, backward=2 + sums)
 

@@ -106,5 +106,5 @@ def _plan_training(
             terms = held_by_verb(verb, afterwards, model, size)
             plans.append(plan_verb(verb, "a checkpoint", None, counting, model, terms, size))
             continue
-        plans.append(plan_steps(config, path, verb, model, size))
+        plans.append(plan_steps(config, path, verb, model, size, device))
     return plans

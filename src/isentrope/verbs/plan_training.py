@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.config.trl import planned_fields, training_device
+from isentrope.config.trl import planned_fields
 from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import meta_model
 from isentrope.models.merged import merged_bytes
@@ -34,7 +34,7 @@ DEMONSTRATION = 1024
 
 
 def plan_steps(
-    config: TrainConfig | SftConfig, path: str, verb: str, model: Any, memory: int
+    config: TrainConfig | SftConfig, path: str, verb: str, model: Any, memory: int, device: str
 ) -> Plan:
     """Plan one step of a training, and the seconds of all where they were measured.
 
@@ -44,6 +44,7 @@ def plan_steps(
         verb: train or sft.
         model: The model that is trained, on the device meta.
         memory: Bytes that there are.
+        device: Where it is trained.
 
     Returns:
         The plan.
@@ -68,9 +69,9 @@ def plan_steps(
         verb,
         config.model.path,
         held_in_training(model, reference),
-        libraries_bytes(training_device(config.trainer)),
+        libraries_bytes(device),
         memory,
-        parts=tuple(training_parts(config, model)),
+        parts=tuple(training_parts(config, model, device)),
         seconds=seconds,
         measured_by=source,
         assumptions=(
@@ -93,12 +94,13 @@ def update_size(config: TrainConfig | SftConfig, model: Any) -> tuple[int, int]:
     return number, length_of(shapes, PROMPT, config.sampling.max_new_tokens)
 
 
-def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOver]:
+def training_parts(config: TrainConfig | SftConfig, model: Any, device: str) -> list[PassesOver]:
     """The parts of one step of training, and what they hold above `held_in_training`.
 
     Args:
         config: Settings of the training.
         model: The model that is trained, on the device meta.
+        device: Where.
 
     Returns:
         Sampling, of `train`, and the update.
@@ -134,7 +136,7 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
         model.enable_input_require_grads()
     memory = {
         ACTIVATIONS: activation_bytes(model, number, length),
-        "logits": training_logits(model, number * length),
+        "logits": training_logits(model, number * length, device),
     }
     if bf16 and not checkpointing:
         memory["copies in bfloat16"] = autocast_copies(model)
