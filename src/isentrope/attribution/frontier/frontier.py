@@ -23,8 +23,8 @@ CHANGES = ("centre_reward", "centre_entropy", "reward", "entropy")
 """Numbers that are linear in the gradients, and need no edge."""
 
 _FEW_PROMPTS = (
-    "From {} prompts the changes of reward and entropy that the step, and what was decided before "
-    f"the batch (momentum and decay), would bring have no interval: {PROMPTS_OF_CHANGES} would do."
+    "From {} prompts the place of the step on its frontier, and that of what was decided before "
+    f"the batch (momentum and decay), have no interval: {PROMPTS_OF_CHANGES} would do."
 )
 _NONE_KEEPS = (
     "No step of this length keeps entropy: what was decided before the batch (momentum and decay) "
