@@ -1,4 +1,4 @@
-"""Which settings a verb has no answer for, told by the settings and their files alone.
+"""Which settings a verb has no answer for, by the settings and their files alone.
 
 Nothing heavy is imported: the command line asks before it loads the libraries of the work, and the
 loop asks again, for callers of Python.
