@@ -136,6 +136,9 @@ def test_the_criterion_selects_by_covariance_and_leaves_the_rest(table):
     assert found.missed_class.startswith("unlikely") == unlikely
     assert ("rewarded" in found.missed_class) == rewarded
     assert found.missed_class.endswith("high entropy") == entropy
+    chosen = found.missed.delta_h  # the lowest of so many: with an interval that holds for all
+    half = t_quantile(chosen.degrees_of_freedom, 1 - 0.05 / len(costs)) * chosen.se
+    assert chosen.ci_high == pytest.approx(chosen.value + half, rel=1e-9)
 
 
 def test_random_choices_spread_as_they_are_said_to(table):

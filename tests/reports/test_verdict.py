@@ -2,9 +2,11 @@ import copy
 
 import pytest
 
+from isentrope import load_result
 from isentrope.reports.read_run import read_run
 from isentrope.reports.verdict import FIRST, verdict
-from tests.reports.made_up import estimate, influence, measure, sweep_row, tables, write
+from isentrope.system.formatting import PAGE
+from tests.reports.made_up import audit, estimate, influence, measure, sweep_row, tables, write
 
 PRICE = {
     "whole": {
@@ -74,6 +76,15 @@ def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_p
     assert "%" not in said
 
 
+@pytest.mark.parametrize("gradient", [-0.8, 0.8])
+def test_parts_whose_sign_is_not_known_have_intervals_and_no_shares(tmp_path, gradient):
+    budget = measure()["budget"] | {"gradient": gradient, "gradient_se": 0.6}
+    said = claims(tmp_path, budget=budget)["Who did it?"].text
+    assert "are not all of known sign" in said
+    assert f"this batch's gradient {PAGE.number(gradient)} [" in said
+    assert "%" not in said
+
+
 def test_a_rounded_step_has_all_of_its_parts(tmp_path):
     rounded = {"rounding": -1.0, "rounding_se": 0.1, "total": -3.0}
     said = claims(tmp_path, budget=measure()["budget"] | rounded)["Who did it?"].text
@@ -138,3 +149,16 @@ def test_four_questions_come_first(tmp_path):
     assert asked[:4] == ["How much?", "Who did it?", "At what price?", "Can I trust it?"]
     assert tuple(asked[:4]) == FIRST
     assert len(asked) > 4
+
+
+@pytest.mark.parametrize("proxies", [1, 9])
+def test_the_best_of_several_proxies_has_an_interval_that_holds_for_the_choice(tmp_path, proxies):
+    rows = {f"proxy {k}": {"spearman": estimate(0.4 - k / 100, 0.17)} for k in range(proxies)}
+    content = audit()
+    content["tokens"] = content["tokens"] | {"proxies": rows | {"measured": {}}}
+    result = load_result(write(tmp_path, "audit", "step_8", content))
+    said = next(iter(result.sentences()))
+    alone = proxies == 1  # by its own interval, from 0.06 on
+    assert said.tone == ("fact" if alone else "doubt")
+    assert said.text.startswith("No published proxy is shown") != alone
+    assert ("hold for all 9 at once" in said.text) != alone

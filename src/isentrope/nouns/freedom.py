@@ -86,6 +86,22 @@ def freedom_of_groups(influences: ArrayLike) -> float:
     return max(1.0, 1 / (1 / (g - 1) + max(lack, 0.0)))
 
 
+def confidence_of_each(confidence: float, intervals: int) -> float:
+    """Coverage of each of several intervals that all hold at once (Bonferroni).
+
+    A number that was chosen as the largest of several is as far out as any of them, so its interval
+    has to hold wherever the choice falls.
+
+    Args:
+        confidence: With which all hold.
+        intervals: How many there were to choose from.
+
+    Returns:
+        1 − (1 − confidence)/intervals.
+    """
+    return 1 - (1 - confidence) / max(intervals, 1)
+
+
 def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
     """The factor from a standard error to half of an interval.
 

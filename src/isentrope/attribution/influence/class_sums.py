@@ -19,7 +19,7 @@ from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.estimators.ratio import interval_of_ratio, too_near_zero
 from isentrope.nouns.estimate import NET_SHARE, Estimate
-from isentrope.nouns.freedom import freedom_of_groups, t_quantile
+from isentrope.nouns.freedom import confidence_of_each, freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
 
@@ -77,25 +77,34 @@ class ClassSums:
         """(m,) min(δH, 0)."""
         return self._tables["h"][1].sum(0).clamp_max(0)
 
-    def part(self, members: np.ndarray) -> ClassPart:
-        """What some do together; members (m,) between 0 and 1 are how far each is one of them."""
+    def part(self, members: np.ndarray, choices: int = 1) -> ClassPart:
+        """What some do together.
+
+        Args:
+            members: (m,) Between 0 and 1, how far each is one of them.
+            choices: Classes from which this one is chosen by its size: its intervals hold for all.
+
+        Returns:
+            Their part.
+        """
         w = torch.from_numpy(members.astype(np.float64))
         weight = float(w @ self.sizes) / (float(self.sizes.sum()) or math.nan)
-        delta_h, share_h = self._change("h", w)
+        confidence = confidence_of_each(self._confidence, choices)
+        delta_h, share_h = self._change("h", w, confidence)
         falling = (self.falls < 0).double()
-        fall = replace(self._change("h", w, falling)[1], unit="share")
-        of_reward = self._change("j", w) if "j" in self._tables else (None, None)
+        fall = replace(self._change("h", w, confidence, falling)[1], unit="share")
+        of_reward = self._change("j", w, confidence) if "j" in self._tables else (None, None)
         return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
 
     def _change(
-        self, functional: str, w: Tensor, among: Tensor | None = None
+        self, functional: str, w: Tensor, confidence: float, among: Tensor | None = None
     ) -> tuple[Estimate, Estimate]:
         """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
         groups, table = self._tables[functional]
         by_group = table if among is None else among * table
         part = by_group @ w
         whole = by_group.sum(1)
-        change = groups.estimate(part, self._confidence)
+        change = groups.estimate(part, confidence)
         a = float(part.sum())
         b = float(whole.sum())
         G = len(part)
@@ -106,7 +115,7 @@ class ClassSums:
         share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
         if not math.isfinite(change.ci_low):
             return change, share
-        t = t_quantile(freedom_of_groups(groups.deviations(rest)), self._confidence)
+        t = t_quantile(freedom_of_groups(groups.deviations(rest)), confidence)
         both = groups.deviations(torch.stack((part, whole), 1))  # (G, 2)
         covariance = G / (G - 1) * both.T @ both
         low, high = interval_of_ratio(a, b, covariance, t, sign="any")

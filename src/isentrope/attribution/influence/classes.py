@@ -51,7 +51,8 @@ class CriterionPart:
         random_share: k/n, the share of the fall that a random choice of k tokens has on average.
         random_spread: Standard deviation of that share over random choices.
         missed_class: The class whose tokens cost most entropy among those that it leaves.
-        missed: Those tokens; None where no class of them lowers entropy.
+        missed: Those tokens; None where no class of them lowers entropy. It is the lowest of
+            several classes, so its intervals are those that hold for all of them at once.
     """
 
     selected: ClassPart
@@ -213,9 +214,9 @@ def _criterion(sums: ClassSums, change: Tensor, names: np.ndarray, q: float) -> 
         spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
     _, (selected,) = WeightedRanks(change.double().numpy()).under(np.ones(n), [k])
     unselected = 1 - selected
-    left = {
-        str(name): sums.part(np.where(names == name, unselected, 0.0)) for name in np.unique(names)
-    }
+    rest = {str(name): np.where(names == name, unselected, 0.0) for name in np.unique(names)}
+    classes = sum(bool(members.any()) for members in rest.values())
+    left = {name: sums.part(members, classes) for name, members in rest.items()}
     name = min(left, key=lambda x: left[x].delta_h.value)
     missed = (name, left[name]) if left[name].delta_h.value < 0 else (None, None)
     return CriterionPart(sums.part(selected), k / n, spread, *missed)

@@ -1,9 +1,12 @@
 """What `isentrope audit` answers: which published proxy ranks as the measured influence does."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import confidence_of_each, t_quantile
 from isentrope.results.answers.blocks import Printed, Sentence, Table
 from isentrope.results.answers.classes import (
     classes_table,
@@ -23,15 +26,19 @@ _PRINTED = ("pearson", SPEARMAN, "sign_agreement", "overlap")
 
 def audit_sentences(result: AuditResult) -> Iterator[Sentence]:
     """The proxy that ranks tokens most like the measurement; whether the criterion is all."""
-    yield from _best(result.tokens)
+    yield from _best(result.tokens, result.estimator.confidence)
     yield from criterion_sentence(result.classes)
 
 
-def _best(record: ProxyRecord) -> Iterator[Sentence]:
-    correlations = {
+def _best(record: ProxyRecord, confidence: float) -> Iterator[Sentence]:
+    measured = {
         name: row[SPEARMAN]
         for name, row in record.proxies.items()
         if SPEARMAN in row and has_interval(row[SPEARMAN])
+    }
+    correlations = {
+        name: _widen(correlation, len(measured), confidence)
+        for name, correlation in measured.items()
     }
     if not correlations:
         text = "Which proxy ranks tokens as the measurement does is not known: no rank "
@@ -53,7 +60,22 @@ def _best(record: ProxyRecord) -> Iterator[Sentence]:
     ]
     if others:
         text += f"; {listed([f'“{_title(name)}”' for name in others])} may be as good"
+    if len(correlations) > 1:
+        text += f" (intervals that hold for all {len(correlations)} at once)"
     yield Sentence(f"{text}.", "doubt" if correlations[best].ci_low <= 0 else "fact", WHICH_PROXY)
+
+
+def _widen(correlation: Estimate, choices: int, confidence: float) -> Estimate:
+    """A rank correlation with the interval that holds where it is the largest of several."""
+    # ranks are spread over all prompts: the interval is artanh's, by P - 1 degrees of freedom
+    df = max(correlation.n - 1.0, 1.0)
+    wider = t_quantile(df, confidence_of_each(confidence, choices)) / t_quantile(df, confidence)
+    middle = math.atanh(correlation.value)
+    low, high = (
+        math.tanh(middle + wider * (math.atanh(end) - middle)) if abs(end) < 1 else end
+        for end in (correlation.ci_low, correlation.ci_high)
+    )
+    return replace(correlation, ci_low=low, ci_high=high)
 
 
 def _title(proxy: str) -> str:

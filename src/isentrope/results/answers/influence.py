@@ -49,7 +49,10 @@ def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
         sentence = f"Of the batch, {what} seems to {verb} entropy most; there is no interval."
         yield Sentence(sentence, "doubt", MOST)
     elif row.delta_h.covers(0.0):
-        sentence = "Nothing in the batch moves entropy by more than its error."
+        sentence = (
+            f"Which of the batch moves entropy most is not known: the interval of the largest, "
+            f"{what.removesuffix(',')}, holds zero."
+        )
         yield Sentence(sentence, "doubt", MOST)
     else:
         change = moved(row.delta_h, "entropy", result.entropy.unit)

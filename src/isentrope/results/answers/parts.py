@@ -1,10 +1,11 @@
 """What a step's change of entropy is made of: momentum, decay, and this batch's gradient."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.answers.blocks import Sentence
-from isentrope.results.answers.words import with_interval
+from isentrope.results.answers.words import has_interval, with_interval
 from isentrope.system.formatting import listed, percent
 
 WHO = "Who did it?"
@@ -20,7 +21,7 @@ _WORDS = {
 
 
 def parts_sentence(budget: Mapping[str, Estimate]) -> Iterator[Sentence]:
-    """Shares of δH₁, or amounts where parts pull against each other.
+    """Shares of δH₁ where each part is known to act as the whole does, and else amounts.
 
     Args:
         budget: δH₁ per unit η of each part of the step, and "total"; nothing is said without it.
@@ -34,8 +35,10 @@ def parts_sentence(budget: Mapping[str, Estimate]) -> Iterator[Sentence]:
     acting = {name: part for name, part in parts.items() if abs(part.value) > LEAST_PART * gross}
     if not acting or not total:
         return
-    alike = all(part.value * total > 0 for part in acting.values())
-    how = "act alike" if alike else "pull apart"
+    certain = [part for part in acting.values() if has_interval(part) and not part.covers(0.0)]
+    signs = {math.copysign(1.0, part.value) for part in certain}
+    alike = len(certain) == len(acting) and signs == {math.copysign(1.0, total)}
+    how = "act alike" if alike else "pull apart" if len(signs) > 1 else "are not all of known sign"
     sizes = {
         name: percent(part.value / total) if alike else with_interval(part)
         for name, part in acting.items()
