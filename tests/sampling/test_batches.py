@@ -113,6 +113,19 @@ def test_rounds_are_logged_once_in_ten_seconds_and_the_forecast_always(caplog):
     assert Counter(lines) == {"Round": 2, "The": 2}
 
 
+def test_a_first_round_without_any_reward_is_the_last_and_names_the_function():
+    drawn = []
+
+    def draw(number):
+        drawn.append(number)
+        batch = rollouts_of_kinds(["a"] * number)
+        return batch.with_columns(rewards=torch.full_like(batch.rewards, float("nan")))
+
+    with pytest.raises(ValueError, match=r"mine\.py:silent returned None for every one"):
+        Filling(Groups(4, 2, 1), 8, reward="mine.py:silent").fill(draw)
+    assert drawn == [4]
+
+
 @pytest.mark.parametrize(("batch_size", "rounds"), [(6, 2), (12, 1)])
 def test_the_groups_of_a_batch_are_independent_draws_of_useful_ones(batch_size, rounds):
     """Every outcome of six draws, in one round or two."""

@@ -83,7 +83,11 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
     [
         (lambda r: [1.0] * len(r), ValueError, "2 redraws .*0 of 4 prompt groups"),
         (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses"),
-        (lambda r: [float("nan")] * len(r), ValueError, "None of the .* groups .* has a reward"),
+        (
+            lambda r: [float("nan")] * len(r),
+            ValueError,
+            "No response of the first .* <lambda> returned None",
+        ),
         (lambda r: {}["x"], RuntimeError, "reward function .*KeyError: 'x'"),
     ],
 )

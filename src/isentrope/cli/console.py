@@ -90,12 +90,9 @@ class Results(_Console):
                 say(self._hint(folder), self)
 
     def _hint(self, folder: Path | None) -> str:
-        """How to see the rest; a folder too long for the line is the one that is named above."""
-        hint = "  more         {}--details prints the rest"
-        if folder is None:
-            return hint.format("")
-        line = hint.format(f"isentrope show {shlex.quote(str(folder))} ")
-        return line if len(line) <= self.width else hint.format("isentrope show FOLDER ")
+        """How to see the rest, as a command that runs, however long its folder makes the line."""
+        show = "" if folder is None else f"isentrope show {shlex.quote(str(folder))} "
+        return f"  more         {show}--details prints the rest"
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as many lines as there is room for, and no title of a table without a row."""

@@ -69,6 +69,19 @@ class UpdateBatchReport:
     left_over: int = 0
 
 
+def describe_reward(task: Task | RewardFunction) -> str:
+    """What messages call that which rewards.
+
+    Args:
+        task: A task, or a function of rollouts.
+
+    Returns:
+        The names of reward functions, or that of the class of a task.
+    """
+    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
+    return str(name)
+
+
 @dataclass(frozen=True)
 class Groups:
     """Prompt groups that fill an update batch.
@@ -133,7 +146,7 @@ def update_batch(
 
     longest = groups.max_new_tokens  # prompts are encoded when they are drawn
     at_once = sequences_at_once(policy, longest, groups.max_new_tokens, batch_size)
-    filling = Filling(groups, batch_size, at_once)
+    filling = Filling(groups, batch_size, at_once, reward=describe_reward(task))
     return filling.fill(draw, progress or silent)
 
 
@@ -148,6 +161,7 @@ class Filling:
             after the first may have as many.
         available: Prompts that one batch may draw; None for any number.
         warn: Called with a sentence where many rounds are to be expected.
+        reward: What messages call that which rewards.
         rejected: The groups without advantage that were drawn before the batch was full.
     """
 
@@ -156,6 +170,7 @@ class Filling:
     at_once: int = 0
     available: int | None = None
     warn: Callable[[str], object] = _log.warning
+    reward: str = "the reward function"
     rejected: list[Rollouts] = field(default_factory=list[Rollouts])
 
     _kept: list[Rollouts] = field(default_factory=list[Rollouts], init=False)
@@ -215,6 +230,8 @@ class Filling:
                 )
             if self._useful >= n:
                 return concatenate(self._kept), self._report()
+            if round_ == 1 and bool(rewards.isnan().all()):
+                raise ValueError(self._no_reward())
             if round_ == 1 and self.groups.redraw_limit:
                 self._forecast(number)
             left -= number
@@ -225,16 +242,19 @@ class Filling:
     def _refusal(self, when: str) -> str:
         report = self._report()
         prompts = "" if self.available is None else f" of {self.available} prompts"
-        if bool(self._rewards.isnan().all()):
-            return (
-                f"None of the {len(self._rewards)} prompt groups drawn{prompts} has a reward: every"
-                " reward function returned None or nan for every response. Check the functions."
-            )
         return (
             f"{when} only {self._useful} of {self.groups.n} prompt groups have an advantage: of "
             f"{report.drawn} groups drawn{prompts}, {report.all_right} were all correct and "
             f"{report.all_wrong} all incorrect. {_CHOICES}, more prompts, or a higher redraw_limit "
             "of the same section."
+        )
+
+    def _no_reward(self) -> str:
+        """Why a first round without any reward is the last: others would have none either."""
+        return (
+            f"No response of the first {len(self._rewards)} prompt groups drawn has a reward: "
+            f"{self.reward} returned None for every one, as if it applied to none. Correct it, or "
+            "give prompts that it applies to."
         )
 
     def _report(self) -> UpdateBatchReport:

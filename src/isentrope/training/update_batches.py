@@ -20,7 +20,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
+from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport, describe_reward
 from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
@@ -115,6 +115,7 @@ class UpdateBatches:
 
         at_once = self.batch_size * world_size()
         filling = Filling(self.groups, at_once, available=len(self.prompts), warn=self._warn)
+        filling.reward = describe_reward(self.task)
         if world_size() == 1:  # several processes draw equally many
             longest = max(len(prompt.token_ids or ()) for prompt in self.prompts)
             most = self.groups.max_new_tokens

@@ -21,7 +21,12 @@ from isentrope.system.reading import read_json
 
 
 class RewardedPrompts(PromptFile):
-    """Prompts of a file, rewarded by the weighted sum of functions."""
+    """Prompts of a file, rewarded by the weighted sum of functions.
+
+    Attributes:
+        reward_name: The names of the functions.
+        columns: Names of the data's columns.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class RewardedPrompts(PromptFile):
         """
         super().__init__(path, split, test_share=test_share)
         self._calls = calls
+        self.reward_name = ", ".join(call.name for call in calls)
         self._weights = [1.0] * len(calls) if weights is None else weights
         require_weights(self._weights, len(calls))
         self.columns = list(dict.fromkeys(name for p in self.prompts for name in p.columns))
@@ -163,4 +169,5 @@ def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
             state = TrainerState(**{k: content[k] for k in content.keys() & names})
         return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
 
+    rewards.__name__ = getattr(task, "reward_name", type(task).__name__)
     return rewards

@@ -134,6 +134,7 @@ class Conversations:
 
         self.prompts = [wrap(prompt) for prompt in task.prompts]
         self.reward = task.reward
+        self.reward_name = getattr(task, "reward_name", type(task).__name__)
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
         if isinstance(task, RewardsBatches):
