@@ -107,6 +107,36 @@ def with_rewards(
     return rewarded
 
 
+def describe_reward(task: Task | RewardFunction) -> str:
+    """What messages call that which rewards.
+
+    Args:
+        task: A task, or a function of rollouts.
+
+    Returns:
+        The names of reward functions, or that of the class of a task.
+    """
+    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
+    return str(name)
+
+
+def no_reward(reward: str, groups: int) -> str:
+    """Why a first round of drawing without any reward is the last.
+
+    Args:
+        reward: Of `describe_reward`.
+        groups: Prompt groups drawn.
+
+    Returns:
+        A sentence.
+    """
+    return (
+        f"No response of the first {groups} prompt groups drawn has a reward: {reward} returned "
+        "None for every one, as if it applied to none. Correct it, or give prompts that it "
+        "applies to."
+    )
+
+
 def refuse_unscored(rollouts: Rollouts) -> str:
     """Why rollouts with an unscored response have no J; empty where each has a reward."""
     if rollouts.rewards is None or not bool(rollouts.rewards.isnan().any()):

@@ -25,7 +25,13 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
+from isentrope.sampling.advantages import (
+    RewardFunction,
+    describe_reward,
+    no_reward,
+    with_advantages,
+    with_rewards,
+)
 from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
@@ -67,19 +73,6 @@ class UpdateBatchReport:
     mean_reward: float
     entropy_drawn: float | None = None
     left_over: int = 0
-
-
-def describe_reward(task: Task | RewardFunction) -> str:
-    """What messages call that which rewards.
-
-    Args:
-        task: A task, or a function of rollouts.
-
-    Returns:
-        The names of reward functions, or that of the class of a task.
-    """
-    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
-    return str(name)
 
 
 @dataclass(frozen=True)
@@ -130,8 +123,7 @@ def update_batch(
     """
     generator = torch.Generator().manual_seed(seed)
     queue = _pass_over(name_prompts(prompts), seed, generator, weights)
-    first = next(queue)  # its pass is drawn before the first uniform
-    queue = chain([first], queue)
+    queue = chain([next(queue)], queue)  # its pass is drawn before the first uniform
 
     def draw(number: int) -> Rollouts:
         batch = respond(
@@ -157,8 +149,7 @@ class Filling:
     Attributes:
         groups: What is drawn.
         batch_size: Sequences that all processes sample at a time, of which a round is a multiple.
-        at_once: Sequences that are sampled at a time where memory holds more of them; a round
-            after the first may have as many.
+        at_once: Sequences that rounds after the first may have, where memory holds so many.
         available: Prompts that one batch may draw; None for any number.
         warn: Called with a sentence where many rounds are to be expected.
         reward: What messages call that which rewards.
@@ -231,7 +222,7 @@ class Filling:
             if self._useful >= n:
                 return concatenate(self._kept), self._report()
             if round_ == 1 and bool(rewards.isnan().all()):
-                raise ValueError(self._no_reward())
+                raise ValueError(no_reward(self.reward, len(self._rewards)))
             if round_ == 1 and self.groups.redraw_limit:
                 self._forecast(number)
             left -= number
@@ -247,14 +238,6 @@ class Filling:
             f"{report.drawn} groups drawn{prompts}, {report.all_right} were all correct and "
             f"{report.all_wrong} all incorrect. {_CHOICES}, more prompts, or a higher redraw_limit "
             "of the same section."
-        )
-
-    def _no_reward(self) -> str:
-        """Why a first round without any reward is the last: others would have none either."""
-        return (
-            f"No response of the first {len(self._rewards)} prompt groups drawn has a reward: "
-            f"{self.reward} returned None for every one, as if it applied to none. Correct it, or "
-            "give prompts that it applies to."
         )
 
     def _report(self) -> UpdateBatchReport:

@@ -19,8 +19,8 @@ from isentrope.checkpoint.record.token_record import TokenRecord, policy_ratio
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport, describe_reward
+from isentrope.sampling.advantages import RewardFunction, describe_reward, with_rewards
+from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
 from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
