@@ -42,8 +42,7 @@ from isentrope.system.progress import ProgressCallback, progress, silent
 _log = logging.getLogger("isentrope")
 
 ENOUGH = 1.5
-"""Groups of a later round, over those that are expected to be enough: one round mostly is the
-last, and few are drawn in vain."""
+"""Groups of a later round, over those that are expected to be enough."""
 
 FEW_ROUNDS = 3
 """Rounds that a batch may need before a forecast warns of it."""
