@@ -17,8 +17,8 @@ from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
 
-FUNCTIONS = 881
-"""Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 26 read
+FUNCTIONS = 882
+"""Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 27 read
 its input before any library of tensors loads, 3 say whether its passes are sure to fit, 43 are of
 the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says,
 3 say which functions reward the step, by which weights, and which key an override sets, and 3 look
