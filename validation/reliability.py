@@ -1,8 +1,8 @@
-"""Does the printed rank correlation hold, and are the listed sizes right on average?
+"""Does the printed rank correlation hold, and do the listed sizes, and the largest of them?
 
 On policies whose responses can all be enumerated, the exact influence of every token of an update
 batch is known. Many E-batches of each size are drawn, and each gives a table of influences, the
-rank correlation that is printed beside it, and the sizes listed, raw and shrunk:
+rank correlation that is printed beside it, and the sizes listed, raw and shrunk, with intervals:
 
     python -m validation.reliability --batches 400 --out docs/results/reliability.md
 
@@ -26,8 +26,14 @@ from torch import Tensor
 
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
+from isentrope.attribution.influence.reliability import (
+    LISTED,
+    listed_share,
+    rank_correlation,
+    shrunk_size,
+)
 from isentrope.nouns.choices import PER_OF, Functional
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
 from isentrope.oracle import ExactPolicy, enumerate_policy
@@ -139,6 +145,17 @@ def batch(case: Case, n: int, groups: int, rng: np.random.Generator) -> dict[str
         for which, here in (("listed", listed), ("top", top))
         for what, values in (("raw", found), ("shrunk", share * found), ("true", truth))
     }
+    deviations = by_group - by_group.mean(0)
+    errors = (groups / (groups - 1) * deviations.square().sum(0)).sqrt().numpy()
+    pairs = [shrunk_size(found[i], errors[i], share) for i in listed]
+    shrunk, se = np.array(pairs).T
+    half = t_quantile(groups - 1) * se
+    covered = np.abs(shrunk - truth[listed]) <= half
+    largest = int(np.abs(shrunk).argmax())  # the one that the first sentence names
+    said = abs(shrunk[largest]) > half[largest]
+    sizes["covered"] = float(covered.mean())
+    sizes["largest_said"] = float(said)
+    sizes["largest_covered"] = float(said and covered[largest])
     return {"printed": printed, "true": float(spearmanr(found, truth).statistic), **sizes}
 
 
@@ -169,14 +186,18 @@ def row(case: Case, n: int, batches: int, groups: int) -> dict[str, float]:
         for which in ("listed", "top")
         for what in ("raw", "shrunk")
     }
-    means = {key: float(column[key].mean()) for key in ("printed", "true")}
+    means = {key: float(column[key].mean()) for key in ("printed", "true", "covered")}
+    said = column["largest_said"].sum()
+    means["largest_said"] = said / batches
+    means["largest_covered"] = column["largest_covered"].sum() / said if said else np.nan
     return {**means, "low": float(low), "high": float(high), **sizes}
 
 
 HEAD = (
     "| policy | functional | n | groups | printed | true | 5–95 % of printed | listed: raw ÷ true "
-    f"| shrunk ÷ true | {LARGEST} largest: raw ÷ true | shrunk ÷ true |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    f"| shrunk ÷ true | {LARGEST} largest: raw ÷ true | shrunk ÷ true "
+    "| listed: cover | the largest: said in | cover |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -192,7 +213,9 @@ def rows(
                 f"| {name} | {functional} | {n} | {groups} | {found['printed']:.3f} | "
                 f"{found['true']:.3f} | {found['low']:.2f} … {found['high']:.2f} | "
                 f"{found['listed_raw']:.2f} | {found['listed_shrunk']:.2f} | "
-                f"{found['top_raw']:.2f} | {found['top_shrunk']:.2f} |"
+                f"{found['top_raw']:.2f} | {found['top_shrunk']:.2f} | "
+                f"{found['covered']:.3f} | {found['largest_said']:.2f} | "
+                f"{found['largest_covered']:.3f} |"
             )
             print(lines[-1], flush=True)
     return lines
@@ -218,7 +241,12 @@ row is {batches} E-batches of n responses, in 8 or 32 groups. *Printed* is the m
 beside the table, √ρ of the correlation between halves of E; *true* the mean Spearman correlation of
 the table with the exact influence. *Listed* are the eight lowest and four highest values, as they
 are printed: the sum of their sizes over the sum of their true sizes, raw and times the share λ.
-λ is made for this list; the five largest by size are beside it for comparison.
+λ is made for this list; the five largest by size are beside it for comparison. *Cover* is how often
+the 95 % intervals of listed sizes hold the truth, and that of the size which the first sentence of
+`influence` names, in the batches where it does: its interval excludes zero. With the error √λ se in
+place of √(se² + ((1 − λ)x)²) that size was covered by .79 (32 groups) and .81 (8) of 200 batches on
+the medium policy with n = 32, and by .87 and .91 with 128: it is real to more than λ, and its
+interval lay too low.
 
 {table}
 """

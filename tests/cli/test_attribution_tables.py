@@ -1,6 +1,7 @@
 """What the tables of the attribution verbs say, from made-up results."""
 
 import io
+import math
 
 import pytest
 from rich.console import Console
@@ -23,7 +24,7 @@ def printed(tmp_path, **more):
 def test_listed_sizes_are_shrunk_and_said_to_be(tmp_path):
     said, tokens = printed(tmp_path, listed_share={"tokens": 0.5})
     lowest = tokens["delta_h"].min()
-    assert f"{lowest / 2:.3g} ± 0.007" in said
+    assert f"{lowest / 2:.3g} ± {math.hypot(0.01, lowest / 2):.1g}" in said
     assert f"{lowest:.3g} ±" not in said
     assert "delta_h x 0.50" in said
     assert "tokens.parquet has what was measured" in said

@@ -14,7 +14,10 @@ the share that is real at half the size. The same formula converts it to the siz
     λ½ = Σ_listed sign(x_A) x_B / Σ_listed |x_A|,     λ = k λ½/(1 + (k − 1) λ½)
 
 λ x is the expected size of a listed x. Both hold on average over batches E; for one small E they
-vary.
+vary. λ is of the whole list, and its largest member may be real to more than λ. So the error of a
+printed size holds what was taken away:
+
+    SE² = se² + ((1 − λ) x)²
 """
 
 import math
@@ -112,6 +115,20 @@ def listed_share(by_group: Tensor) -> float:
             above += float((chosen_by[listed].sign() * measured[listed]).sum())
             below += float(chosen_by[listed].abs().sum())
     return of_whole(above / below, len(by_group)) if below > 0 else math.nan
+
+
+def shrunk_size(size: float, error: float, share: float) -> tuple[float, float]:
+    """A listed size as it is printed, with its error.
+
+    Args:
+        size: x as measured.
+        error: Its standard error se.
+        share: λ of its list.
+
+    Returns:
+        λ x, and √(se² + ((1 − λ) x)²).
+    """
+    return share * size, math.hypot(error, (1 - share) * size)
 
 
 def _halves(by_group: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,8 +1,8 @@
 """The tokens (or responses) of a batch that move entropy most, each once and with its surroundings.
 
-Sizes are λ x ± √λ se, the normal posterior of a size x with error se, where λ is the share of the
-largest sizes that is not noise (`attribution.influence.reliability`): the largest of many are
-inflated. Equal responses to one prompt draw have equal influences, and are one row.
+Sizes are λ x, where λ is the share of the largest sizes that is not noise
+(`attribution.influence.reliability`): the largest of many are inflated. Equal responses to one
+prompt draw have equal influences, and are one row.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 
 import pandas as pd
 
-from isentrope.attribution.influence.reliability import LISTED
+from isentrope.attribution.influence.reliability import LISTED, shrunk_size
 from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import InfluenceResult
@@ -148,7 +148,7 @@ def _common(
     return {
         "sequence": named,
         "advantage": record["advantage"],
-        "delta_h": _size(result, share * record["delta_h"], share**0.5 * record["delta_h_se"]),
+        "delta_h": _size(result, *shrunk_size(record["delta_h"], record["delta_h_se"], share)),
         "delta_j": delta_j,
     }
 
