@@ -113,7 +113,8 @@ def test_rounds_are_logged_once_in_ten_seconds_and_the_forecast_always(caplog):
     assert Counter(lines) == {"Round": 2, "The": 2}
 
 
-def test_a_first_round_without_any_reward_is_the_last_and_names_the_function():
+@pytest.mark.parametrize(("at_once", "rounds"), [(16, [8]), (6, [6, 6])])
+def test_eight_groups_without_any_reward_are_the_last_and_name_the_function(at_once, rounds):
     drawn = []
 
     def draw(number):
@@ -122,9 +123,9 @@ def test_a_first_round_without_any_reward_is_the_last_and_names_the_function():
         return batch.with_columns(rewards=torch.full_like(batch.rewards, float("nan")))
 
     with pytest.raises(ValueError) as refused:  # noqa: PT011 — its words are below
-        Filling(Groups(4, 2, 1), 8, reward="mine.py:silent").fill(draw)
+        Filling(Groups(4, 2, 1), at_once, reward="mine.py:silent").fill(draw)
     assert "mine.py:silent returned None for every one" in str(refused.value)
-    assert drawn == [4]
+    assert drawn == rounds
 
 
 @pytest.mark.parametrize(("batch_size", "rounds"), [(6, 2), (12, 1)])

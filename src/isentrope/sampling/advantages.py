@@ -120,8 +120,13 @@ def describe_reward(task: Task | RewardFunction) -> str:
     return str(name)
 
 
+UNREWARDED = 8
+"""Prompt groups without any reward after which no more are drawn: a reward function may apply to
+some prompts alone, and a few of the others say nothing of it."""
+
+
 def no_reward(reward: str, groups: int) -> str:
-    """Why a first round of drawing without any reward is the last.
+    """Why drawing ends where no prompt group has a reward.
 
     Args:
         reward: Of `describe_reward`.

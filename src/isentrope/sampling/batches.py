@@ -1,10 +1,9 @@
 """The two batches: E, on which entropy is measured, and U, from which a step is computed.
 
 E: prompts uniformly with replacement, as a rule one response each, nothing filtered.
-U: prompts without replacement within a pass over the set, G responses each; a group whose
-rewards are all equal has no advantage and is rejected. The first n groups with an advantage, in the
-order of drawing, are the batch. The report counts what was rejected. E and U are drawn by separate
-calls: they never share samples.
+U: prompts without replacement within a pass over the set, G responses each; a group whose rewards
+are all equal has no advantage and is rejected. The first n groups with an advantage, in the order
+of drawing, are the batch; the report counts the rejected. E and U never share samples.
 
 Groups are drawn in rounds. A round fills the sequences that are sampled at a time, however few
 groups are missing: a pass of the model takes as long for one of them. After the first round it
@@ -26,6 +25,7 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import (
+    UNREWARDED,
     RewardFunction,
     describe_reward,
     no_reward,
@@ -164,9 +164,7 @@ class Filling:
     rejected: list[Rollouts] = field(default_factory=list[Rollouts])
 
     _kept: list[Rollouts] = field(default_factory=list[Rollouts], init=False)
-    _rewards: Tensor = field(
-        default_factory=lambda: torch.empty(0, dtype=torch.float64), init=False
-    )
+    _rewards: Tensor = field(default_factory=torch.DoubleTensor, init=False)
     _entropies: list[Tensor] = field(default_factory=list[Tensor], init=False)
     _useful: int = field(default=0, init=False)
 
@@ -220,7 +218,7 @@ class Filling:
                 )
             if self._useful >= n:
                 return concatenate(self._kept), self._report()
-            if round_ == 1 and bool(rewards.isnan().all()):
+            if len(self._rewards) >= UNREWARDED and bool(self._rewards.isnan().all()):
                 raise ValueError(no_reward(self.reward, len(self._rewards)))
             if round_ == 1 and self.groups.redraw_limit:
                 self._forecast(number)
@@ -230,6 +228,8 @@ class Filling:
         raise ValueError(self._refusal(f"After {self.groups.redraw_limit} redraws"))
 
     def _refusal(self, when: str) -> str:
+        if bool(self._rewards.isnan().all()):
+            return no_reward(self.reward, len(self._rewards))
         report = self._report()
         prompts = "" if self.available is None else f" of {self.available} prompts"
         return (
