@@ -147,7 +147,7 @@ def batch(case: Case, n: int, groups: int, rng: np.random.Generator) -> dict[str
     }
     deviations = by_group - by_group.mean(0)
     errors = (groups / (groups - 1) * deviations.square().sum(0)).sqrt().numpy()
-    pairs = [shrunk_size(found[i], errors[i], share) for i in listed]
+    pairs = [shrunk_size(float(found[i]), float(errors[i]), share) for i in listed]
     shrunk, se = np.array(pairs).T
     half = t_quantile(groups - 1) * se
     covered = np.abs(shrunk - truth[listed]) <= half

@@ -235,3 +235,13 @@ def test_without_rewards_there_is_no_change_of_them():
     found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", ("v",))])
     assert found.changes["v"].reward is None
     assert found.differences["v", ("v",)].reward is None
+
+
+def test_prices_of_several_steps_have_intervals_that_hold_at_once():
+    exact = cases.exact("qwen2")
+    E, steps = exact.sample(400, 4), two_steps(exact.policy)
+    alone = priced(exact, steps, E)["other"].price
+    several = steps | {f"other {k}": steps["other"] for k in range(9)}
+    among = priced(exact, several, E)["other"].price
+    assert (among.value, among.se) == pytest.approx((alone.value, alone.se), rel=1e-9)
+    assert among.ci_low < alone.ci_low < alone.ci_high < among.ci_high

@@ -19,6 +19,7 @@ A step that is shrunk has price 1 to first order, so a price above 1 is worse th
 # pyright: reportUnknownArgumentType=false
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -33,6 +34,7 @@ from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import confidence_of_each
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import score_moved
@@ -50,8 +52,9 @@ class Change:
     Attributes:
         entropy: ΔH(η).
         reward: ΔJ(η); None where the responses have no rewards.
-        price: Of a difference to one step, with Fieller's interval; None unless that step clearly
-            lowers entropy and raises reward, and the other clearly keeps more entropy.
+        price: Of a difference to one step, with Fieller's interval. The intervals of all that are
+            compared with that step hold at once. None unless that step clearly lowers entropy and
+            raises reward, and the other clearly keeps more entropy.
     """
 
     entropy: Estimate
@@ -172,6 +175,7 @@ class PairedSteps:
 
         size = len(functionals)
         alone = {name: change(k * size, [name]) for k, name in enumerate(names)}
+        prices = Counter(others for _, others in pairs)
         compared: dict[Comparison, Change] = {}
         for k, (name, others) in enumerate(pairs):
             at = len(names) * size + k * (size + 2)
@@ -190,7 +194,7 @@ class PairedSteps:
                     sign="any",
                     unit="of the plain step's",
                     method=functionals[-1].method,
-                    confidence=self._confidence,
+                    confidence=confidence_of_each(self._confidence, prices[others]),
                 )
                 gained = replace(gained, price=price if math.isfinite(price.ci_low) else None)
             compared[name, others] = gained

@@ -33,7 +33,10 @@ PRICES = (_BETTER, _WORSE, _OPEN, _NO_PRICE)
 
 
 def trial_sentences(result: TrialResult) -> Iterator[Sentence]:
-    """Which controls are better than a lower rate in the whole step, which worse, which neither."""
+    """Which controls are better than a lower rate in the whole step, which worse, which neither.
+
+    The intervals of prices hold for all at once, so none is better because many were tried.
+    """
     if "delta_j" not in result.vanilla["step"]:
         text = "Whether a control is worth it is not known: the responses have no rewards."
         yield Sentence(text, "doubt", WORTH_IT)
