@@ -1,5 +1,7 @@
 """Tooltips at the first use of a term on each page; docs/glossary.md defines the terms.
 
+The theme opens them under the pointer, at a tap, and where the keyboard's focus is.
+
 A name of one letter is a symbol of formulas and not marked, but for E and U, which are batches.
 """
 
@@ -47,7 +49,7 @@ def meanings() -> dict[str, str]:
 def pattern() -> re.Pattern[str]:
     """Any of the names as a word, the longest first."""
     names = sorted(meanings(), key=len, reverse=True)
-    return re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w(-])")
+    return re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w([-])")
 
 
 def with_tooltips(page: str) -> str:
@@ -60,7 +62,7 @@ def with_tooltips(page: str) -> str:
         if meaning in seen:
             return name
         seen.add(meaning)
-        return f'<abbr title="{escape(meaning)}">{name}</abbr>'
+        return f'<abbr tabindex="0" title="{escape(meaning)}">{name}</abbr>'
 
     depth = 0
     parts = TAG.split(page)

@@ -25,8 +25,8 @@ def test_a_term_has_its_meaning_as_a_tooltip_where_it_is_used_first():
     )
     meaning = terms.escape(terms.meanings()["verdict"])
     assert page == (
-        f'<p>The <code>verdict</code> is a <abbr title="{meaning}">verdict</abbr>. A verdict of '
-        '<a href="x.html">ESS</a>.</p>'
+        f'<p>The <code>verdict</code> is a <abbr tabindex="0" title="{meaning}">verdict</abbr>. '
+        'A verdict of <a href="x.html">ESS</a>.</p>'
     )
 
 
@@ -47,6 +47,8 @@ def test_a_word_that_pages_use_in_its_everyday_sense_has_no_tooltip():
 def test_letters_of_formulas_are_no_terms_and_batches_are():
     assert {"E", "U", "η*", "k̂", "δH₁"} <= hook("terms").meanings().keys()
     assert not {"s", "S", "H", "h", "J"} & hook("terms").meanings().keys()
+    expectation = "<p>E[k²] and E(k²)</p>"
+    assert hook("terms").with_tooltips(expectation) == expectation
 
 
 def test_a_link_to_a_page_or_an_anchor_that_is_not_there_is_found(tmp_path):

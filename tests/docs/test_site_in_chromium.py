@@ -1,5 +1,6 @@
-"""Tables of the site as a reader sees them: in Chromium, on a phone and on a desk."""
+"""Tables and tooltips as a reader of the site meets them: in Chromium, on a phone and on a desk."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed."),
 ]
 
-SHOWN = ("index", "collapse", "glossary", "results/coverage", "results/frontier", "results/verdict")
+SHOWN = (
+    "two_lines",
+    "collapse",
+    "glossary",
+    "results/coverage",
+    "results/frontier",
+    "results/verdict",
+)
 BROKEN = """
 [...document.querySelectorAll('td, th')].flatMap(cell => {
   const nodes = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), broken = [];
@@ -76,3 +84,75 @@ def test_no_word_or_number_of_a_table_is_broken_and_the_page_does_not_scroll(tab
     assert tab.value(BROKEN) == []
     assert tab.value(LINES_OF_NUMBERS) == 1
     assert tab.value(TOO_WIDE) <= 0
+
+
+SITE = """
+site_name: one page
+INHERIT: {root}/mkdocs.yml
+docs_dir: {folder}
+nav: [index.md]
+plugins: []
+hooks: ["{root}/docs/site/terms.py"]
+extra_css: []
+markdown_extensions: []
+"""
+TOOLTIP = "(document.querySelector('.md-tooltip2--active') ?? {}).textContent ?? ''"
+MIDDLE = """
+(() => {
+  const box = document.querySelector('abbr').getBoundingClientRect();
+  return {x: box.x + box.width / 2, y: box.y + box.height / 2};
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """A page with one term, built with the theme and the features of the site."""
+    config = pytest.importorskip("mkdocs.config")
+    build = pytest.importorskip("mkdocs.commands.build")
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "index.md").write_text("# Title\n\nThe ESS of a batch.\n")
+    settings = tmp_path_factory.mktemp("settings") / "mkdocs.yml"
+    settings.write_text(SITE.format(root=ROOT, folder=folder))
+    site = tmp_path_factory.mktemp("built")
+    build.build(config.load_config(str(settings), site_dir=str(site)))
+    return site / "index.html"
+
+
+def hover(tab):
+    tab.send("Input.dispatchMouseEvent", type="mouseMoved", **tab.value(MIDDLE))
+
+
+def tap(tab):
+    tab.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[tab.value(MIDDLE)])
+    tab.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+
+def focus_by_keyboard(tab):
+    for _ in range(40):
+        for half in ("keyDown", "keyUp"):
+            tab.send("Input.dispatchKeyEvent", type=half, key="Tab", windowsVirtualKeyCode=9)
+        if tab.value("document.activeElement.tagName") == "ABBR":
+            return
+
+
+@pytest.mark.parametrize(
+    ("reach", "width"),
+    [(hover, 1280), (focus_by_keyboard, 1280), (focus_by_keyboard, 390), (tap, 390)],
+)
+def test_the_meaning_of_a_term_opens_at_the_word_and_inside_the_page(tab, marked, reach, width):
+    tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    tab.send("Emulation.setTouchEmulationEnabled", enabled=reach is tap)
+    tab.open(marked, width)
+    assert tab.value(TOOLTIP) == ""
+    reach(tab)
+    deadline = time.monotonic() + 10
+    while not (text := tab.value(TOOLTIP)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert text.strip() == hook("terms").meanings()["ESS"]
+    box = (
+        "document.querySelector('.md-tooltip2--active .md-tooltip2__inner').getBoundingClientRect()"
+    )
+    assert tab.value(f"{box}.left") >= 0
+    assert tab.value(f"{box}.right") <= width
