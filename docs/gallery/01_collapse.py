@@ -19,7 +19,7 @@ policy = ise.Policy(table, eos_token_id=0, pad_token_id=0)
 exact = ise.oracle.enumerate_policy(policy, [[1]], max_new_tokens=1)
 (name,) = policy.names
 prompt = [1]
-row = int(table._number_rows(torch.tensor([prompt]))[0, 0])  # the logits that follow the prompt
+row = prompt[0] + 1  # of the table: the logits that follow the prompt
 
 
 # %%

@@ -121,6 +121,15 @@ def test_zero_advantages_leave_the_baseline_and_a_warning():
     assert "advantages are zero" in step.warnings[0]
 
 
+def test_recorded_weights_of_zero_are_not_called_zero_advantages():
+    policy = build_policy()
+    batch = build_batch()
+    rollouts = batch.with_columns(token_weights=[x * 0.0 for x in batch.response_ids])
+    optimizer = train(policy, build(policy, "adamw"))
+    step = compute_step(policy, rollouts, optimizer, objective="recorded")
+    assert step.warnings[0].startswith("No token has a weight")
+
+
 def test_a_token_acts_by_its_advantage_or_by_its_entropy_term():
     policy = build_policy()
     optimizer = train(policy, build(policy, "adamw"))

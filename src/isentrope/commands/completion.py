@@ -9,9 +9,6 @@ from pathlib import Path
 CHECKPOINTS = ("checkpoint-*", "training_state/step_*")
 """Folders of checkpoints in that of a run, as TRL and isentrope name them."""
 
-TRIED = ("clip_cov", "repo_r", "bonus")
-"""Controls that `try` takes by name; the module that has them loads torch."""
-
 
 def complete_setting(incomplete: str) -> list[str]:
     """The settings that begin so, each with its equals sign."""
@@ -24,8 +21,10 @@ def complete_setting(incomplete: str) -> list[str]:
 
 def complete_controls(incomplete: str) -> list[str]:
     """The controls that can follow those which are there, with commas."""
+    from isentrope.control.names import TOKEN_NAMES
+
     *before, last = incomplete.split(",")
-    names = TRIED if before else ("all", *TRIED)
+    names = TOKEN_NAMES if before else ("all", *TOKEN_NAMES)
     return [
         ",".join([*before, name]) for name in names if name.startswith(last) and name not in before
     ]

@@ -191,7 +191,9 @@ def compute_step(
     if short_types(policy, state.types, {}):
         notes.append(SHORT_MOMENTS)
     if of_entropies is None and not bool(coefficients.any()):
-        notes.append("All advantages are zero: the step is momentum and decay alone.")
+        silent = rollouts.advantages is None or bool(rollouts.advantages.any())
+        cause = "No token has a weight" if silent else "All advantages are zero"
+        notes.append(f"{cause}: the step is momentum and decay alone.")
     if objective != RECORDED and rollouts.entropy_weights is not None:
         notes.append(
             f"The rollouts hold recorded entropy weights, which objective {objective!r} leaves "

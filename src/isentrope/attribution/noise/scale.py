@@ -134,7 +134,7 @@ def noise_scale(
     if entropy_weights is not None:
         acting |= entropy_weights != 0
     if not bool(acting.any()):
-        raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
+        raise ValueError("No token has a weight: there is no gradient, and no noise in it.")
     rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
     kept = Units.of(U.prompt_index[rows])
     require_units(kept.count, "prompt groups")

@@ -126,7 +126,7 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
 def entropy_change_figure(result: MeasureResult) -> Figure:
     """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear."""
     figure = _chart(result).figure()
-    title = f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}"
+    title = f"{result.policy.name}: entropy {with_error(result.at_theta)} {result.unit}"
     figure.suptitle(title, fontsize=11.5)
     return figure
 
