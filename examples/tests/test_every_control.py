@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.control import controls
+from isentrope.control.names import EXAMPLES
 from tests.control.promises import PROMISES, require_any_order
 
 FOLDER = Path(__file__).parents[2] / "examples" / "controls"
@@ -17,20 +17,20 @@ BY_PLACE = ("random_mask",)
 """Controls that draw tokens by their place."""
 
 
-@pytest.mark.parametrize("name", controls.EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_every_example_keeps_the_promise(promise, name):
     if promise is require_any_order and name in BY_PLACE:
         pytest.skip("it draws tokens by their place")
-    promise(str(FOLDER / controls.EXAMPLES[name]), OPTIONS.get(name, {}))
+    promise(str(FOLDER / EXAMPLES[name]), OPTIONS.get(name, {}))
 
 
 def test_every_file_of_the_folder_is_in_the_table():
-    files = {value.partition(":")[0] for value in controls.EXAMPLES.values()}
+    files = {value.partition(":")[0] for value in EXAMPLES.values()}
     assert files == {file.name for file in FOLDER.glob("*.py")}
 
 
-@pytest.mark.parametrize("place", controls.EXAMPLES.values())
+@pytest.mark.parametrize("place", EXAMPLES.values())
 def test_an_example_documents_its_options_and_has_a_row_on_the_page(place):
     kind = controls.control_class(str(FOLDER / place))
     documented = set(re.findall(r"^\s+(\w+): ", str(kind.__doc__), re.M))

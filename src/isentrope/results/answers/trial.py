@@ -36,6 +36,9 @@ def trial_sentences(result: TrialResult) -> Iterator[Sentence]:
     """Which controls are better than a lower rate in the whole step, which worse, which neither.
 
     The intervals of prices hold for all at once, so none is better because many were tried.
+
+    Yields:
+        One sentence per answer that has controls.
     """
     if "delta_j" not in result.vanilla["step"]:
         text = "Whether a control is worth it is not known: the responses have no rewards."
