@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.control import controls
 from isentrope.control.names import EXAMPLES
 from tests.control.promises import PROMISES, require_any_order
 
