@@ -35,6 +35,12 @@ OVERLAPS = """
     .map(([b]) => svg.closest('figure').id + ': ' + a + ' / ' + b));
 })
 """
+HIDDEN = """
+[...document.querySelectorAll('.stack')].filter(table => table.checkVisibility())
+  .map(table => table.parentElement)
+  .filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => box.closest('figure').id)
+"""
 OUTSIDE = """
 [...document.querySelectorAll('figure svg text')].filter(t => {
   const box = t.getBoundingClientRect(), room = document.documentElement.clientWidth;
@@ -67,6 +73,7 @@ def test_nothing_overlaps_leaves_the_page_or_complains(tab, reports, which, dark
     assert tab.value("document.documentElement.scrollWidth") <= width
     assert tab.value(OVERLAPS) == []
     assert tab.value(OUTSIDE) == []
+    assert tab.value(HIDDEN) == []
     assert tab.console == []
 
 

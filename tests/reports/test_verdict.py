@@ -30,7 +30,7 @@ def test_a_fall_with_its_interval_and_share(tmp_path):
     said = claims(tmp_path)["How much?"]
     assert said.text == (
         "One step from step_8 at the training rate η = 0.001 lowers entropy by 0.0017 nats per "
-        "token [0.00136,\u00a00.00204], 1.7\u00a0% of what is left."
+        "token [0.00136,\u00a00.00204], 1.7\u00a0% of the entropy that is left."
     )
 
 
@@ -68,11 +68,11 @@ def test_first_order_is_held_against_what_is_measured(tmp_path, change, words):
     assert words in claims(tmp_path, sweep=[sweep_row(1e-3, change)])["First order"].text
 
 
-def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_path):
+def test_parts_that_agree_are_shares_and_parts_of_opposite_signs_are_amounts(tmp_path):
     assert "60\u00a0%" in claims(tmp_path / "a")["Who did it?"].text
     budget = measure()["budget"] | {"momentum": 1.0, "gradient": -3.0}
     said = claims(tmp_path / "b", budget=budget)["Who did it?"].text
-    assert "pull apart" in said
+    assert "have opposite signs" in said
     assert "%" not in said
 
 

@@ -75,7 +75,7 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
             measured.source,
             "classes" if members == "tokens" else "groups",
             f"Which classes of {members.replace('_', ' ')} cost entropy",
-            f"{words} Beside a name is its share of the members.",
+            f"{words} The percentage beside a class is its share of them all.",
             class_bars(classes),
         )
 
@@ -130,13 +130,15 @@ def token_map(reading: Reading) -> Iterator[Panel]:
     maps = [(row, *_pieces(responses.get_group(row["sequence"]))) for row in records(top)]
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
     listed_share = known(influence.result.listed_share.get("tokens"))
-    kept = "are inflated" if listed_share is None else f"keep about {percent(listed_share)} of it"
+    noise = "are inflated by noise"
+    if listed_share is not None:
+        noise += f": about {percent(listed_share)} of their size would remain on an infinite E"
     yield Panel(
         influence.source,
         "tokens",
         "Tokens of the most influential sequences",
         f"The {len(top)} most influential of {len(sequences)} sequences carry {percent(share)} of "
-        f"Σ|δH_i|. Sizes in the map are as measured; the largest {kept}.",
+        f"Σ|δH_i|. Sizes in the map are as measured; the largest {noise}.",
         table=shown,
         body=markup("token_map", maps, unit, "delta_j" in shown, visible),
     )
@@ -237,7 +239,7 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             "Do they find the tokens that matter?",
             {f"overlap@{top:g}": ""},
             f"overlap of the top {share} by size",
-            f"Of the {share} of tokens with the largest influence each proxy finds so many.",
+            f"The part of the {share} of tokens with the largest influence that a proxy finds.",
         ),
     ):
         tokens = proxies_of(audit.result.tokens, statistics)

@@ -42,12 +42,12 @@ COSINES = {
     for name, relation in {
         "same prompt": "same_prompt",
         "other prompts": "cross_prompt",
-        "same prompt, right with right": "same_prompt right/right",
-        "same prompt, right with wrong": "same_prompt right/wrong",
-        "same prompt, wrong with wrong": "same_prompt wrong/wrong",
+        "same prompt, both correct": "same_prompt right/right",
+        "same prompt, one correct": "same_prompt right/wrong",
+        "same prompt, both incorrect": "same_prompt wrong/wrong",
     }.items()
 } | {
-    "same less other": "blocks.{own}.same_less_other_prompt.rms_cosine",
+    "same minus other": "blocks.{own}.same_less_other_prompt.rms_cosine",
     "E × U": "blocks.{moved}.structure.cross_prompt.rms_cosine",
 }
 EFFECTIVE_RANKS = {
@@ -141,13 +141,14 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     ranks = np.arange(1, len(values) + 1)
     top = max(values.max(), 1e-300)
     marks = list[Mark]([Series("observed", MEASURED, ranks, values, style={"ms": 3.5})])
-    caption = f"Of {len(values)} responses."
+    caption = f"Measured on {len(values)} responses."
     for null in spectrum.nulls:
         if null.name == SIMULATED:
             marks.append(dashed(null.upper, "largest of random directions"))
             caption += (
-                f" {null.above} eigenvalues stand above the largest of random directions with the "
-                f"{SIMULATED}, whose effective rank is {short(null.effective_rank)}."
+                f" Eigenvalues above the largest of random directions with the {SIMULATED}: "
+                f"{null.above}. Such random directions have effective rank "
+                f"{short(null.effective_rank)}."
             )
     low = values[values > 1e-8 * top].min(initial=top)
     marks.append(lambda axes: axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top)))

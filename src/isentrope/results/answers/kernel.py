@@ -131,13 +131,13 @@ def _lines(record: BlockRecord) -> Iterator[str]:
             for name, x in record.same_less_other_prompt.items()
             if name != "mean"
         ]
-        yield f"  difference   same less other prompts: {', '.join(parts)}"
+        yield f"  difference   same minus other prompts: {', '.join(parts)}"
     if (spectrum := record.spectrum) is not None:
         nulls = named({null.name: null.effective_rank for null in spectrum.nulls})
         above = [null.above for null in spectrum.nulls if null.name == "observed norms"]
         yield (
             f"  spectrum     effective rank {text(spectrum.effective_rank)} (null: {nulls})"
-            + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
+            + "".join(f"; eigenvalues above those of observed norms: {k}" for k in above)
         )
     if (singular := record.singular) is not None:
         line = f"  singular     values of effective rank {text(singular.effective_rank)}"

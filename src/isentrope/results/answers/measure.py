@@ -116,7 +116,9 @@ def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
     else:
         part = abs(change.value / result.at_theta.value)
         share = percent(part) if part >= LEAST_SHARE else f"less than {percent(LEAST_SHARE)}"
-        text = f"{step} {moved(change, 'entropy', result.unit)}, {share} of what is left."
+        text = (
+            f"{step} {moved(change, 'entropy', result.unit)}, {share} of the entropy that is left."
+        )
         yield Sentence(text, question=HOW_MUCH)
 
 

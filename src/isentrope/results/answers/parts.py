@@ -38,7 +38,11 @@ def parts_sentence(budget: Mapping[str, Estimate]) -> Iterator[Sentence]:
     certain = [part for part in acting.values() if has_interval(part) and not part.covers(0.0)]
     signs = {math.copysign(1.0, part.value) for part in certain}
     alike = len(certain) == len(acting) and signs == {math.copysign(1.0, total)}
-    how = "act alike" if alike else "pull apart" if len(signs) > 1 else "are not all of known sign"
+    how = "are not all of known sign"
+    if alike:
+        how = "have the same sign"
+    elif len(signs) > 1:
+        how = "have opposite signs"
     sizes = {
         name: percent(part.value / total) if alike else with_interval(part)
         for name, part in acting.items()
