@@ -55,7 +55,7 @@ LISTED = {
         *("tokenizer.apply_chat_template", "context.Process", "json.loads"),
     },
     "sampling/tasks/load.py": {"import_module"},  # which the user names, as a file
-    "sampling/tasks/custom.py": {"parquet.read_table", "pd.read_csv"},
+    "sampling/tasks/lines.py": {"parquet.read_table", "pd.read_csv"},
     "sampling/tasks/gsm8k.py": {"load_dataset"},
     "config/strict_yaml.py": {"yaml.load"},  # by a loader that makes no objects
     "system/python_file.py": {"runpy.run_path"},

@@ -25,6 +25,7 @@ NOT_A_HEAD = {
     "models/adapter.py",
     "training/models.py",
     "oracle/tabular.py",
+    "planning/logits.py",
     "verbs/before_work.py",
     "verbs/part_memory.py",
 }

@@ -59,7 +59,7 @@ def test_checkpoints_are_counted_as_they_are_kept(steps, keep, kept):
 
 
 def test_a_noise_scale_of_three_groups_is_refused_before_sampling(tiny):
-    with pytest.raises(ValueError, match=r"four prompt groups or more, and .*B_U is 3"):
+    with pytest.raises(ValueError, match=r"4 of them or more .*B_U is 3"):
         run_verb(MEASURING["noise"], load_config(settings(tiny)))
 
 

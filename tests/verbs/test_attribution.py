@@ -121,7 +121,7 @@ def test_bad_settings_are_refused_in_a_sentence(run):
         run("kernel", "fisher_kernel.memory_gb=1e-9")
     with pytest.raises(ValueError, match="groups"):
         run("influence", "analysis.groups=500", INDEPENDENT)
-    with pytest.raises(ValueError, match="four prompt groups or more"):
+    with pytest.raises(ValueError, match="4 of them or more"):
         run("noise", "batch_config.B_U=3", INDEPENDENT)
     for verb in ("influence", "audit", "noise"):  # and not as a fault of the model's derivatives
         with pytest.raises(ValueError, match=r"update_vector .* acts in measure.*Set it to null"):

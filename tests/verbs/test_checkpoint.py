@@ -133,7 +133,7 @@ def test_what_is_missing_is_one_sentence(own):
     assert "rewards" in str(refusal.value)
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the sentence says which
         checkpoint.noise(E, U.select(range(4)))
-    assert "four prompt groups" in str(refusal.value)
+    assert "needs 4 of them or more" in str(refusal.value)
 
 
 def test_what_is_held_is_said_before_the_policy_is_loaded(own, monkeypatch):
