@@ -86,6 +86,38 @@ def test_the_command_that_check_ends_with_can_be_copied(own, tmp_path):
     assert (code, "nats per token" in text) == (0, True), text
 
 
+def ran_next(output):
+    """Exit status and text of the command that `check` ended with."""
+    (line,) = (line for line in output.splitlines() if line.startswith("Next: "))
+    program, *words = shlex.split(line.removeprefix("Next: "))
+    assert program == "isentrope"
+    code, text, _ = call(*words)
+    return code, text
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_the_next_command_of_a_recorded_batch_runs(held_out, recorded, tmp_path):
+    if held_out:
+        write_prompts(recorded / "step_4" / "next_update" / "held_out.jsonl", PROMPTS[8:])
+    sizes = sets()[6:]
+    code, text, output = call("check", recorded / "step_4", *sizes, "--out", tmp_path / "r")
+    assert code == 0, text
+    code, text = ran_next(output)
+    assert (code, "nats per token" in text) == (0, True), text
+
+
+def test_the_next_command_of_several_reward_functions_runs(own, tmp_path):
+    file = own / "rewards.py"
+    file.write_text(REWARD + "def none(response, reference):\n    return -float(len(response))\n")
+    logged_by_trl(own, "reward", "none")
+    both = [word for name in ("reward", "none") for word in ("--reward", f"{file}:{name}")]
+    words = ["--prompts", own / "prompts.jsonl", *both, *sets(), "--out", tmp_path / "r"]
+    code, text, output = call("check", own / "step_4", *words)
+    assert code == 0, text
+    code, text = ran_next(output)
+    assert (code, "nats per token" in text) == (0, True), text
+
+
 def test_a_folder_alone_is_checked_and_the_command_says_what_to_fill_in(own):
     code, text, _ = call("check", own / "step_4", *sets())
     assert code == 0

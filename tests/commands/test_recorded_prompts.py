@@ -1,6 +1,7 @@
 """Where E comes from beside a recorded batch, and that a prompt which comes again counts once."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -68,9 +69,17 @@ def test_a_record_of_one_prompt_is_refused_in_python_too(one_prompt):
     assert "give draw prompts" in str(refusal.value)
 
 
-def test_a_record_of_one_prompt_can_be_checked(one_prompt):
-    code, text = call("check", one_prompt / "step_4")
-    assert code == 0, text
+def test_a_record_of_one_prompt_is_checked_and_needs_prompts_alone(one_prompt, tmp_path):
+    sizes = [word for x in SMALL for word in ("--set", x)]
+    done = command_line.call("check", one_prompt / "step_4", *sizes)
+    assert done.exit_code == 0, command_line.said(done)
+    (line,) = (line for line in done.output.splitlines() if line.startswith("Next: "))
+    assert "--reward" not in line
+    printed = line.removeprefix("Next: isentrope ").partition(", with ")[0]
+    file = str(one_prompt / "prompts.jsonl")
+    words = [file if word == "FILE" else word for word in shlex.split(printed)]
+    done = command_line.call(*words, "--out", tmp_path / "run")
+    assert done.exit_code == 0, command_line.said(done)
 
 
 def test_the_held_out_prompts_beside_a_record_are_those_of_entropy(held_out, tmp_path):

@@ -100,10 +100,16 @@ class CheckCommand(Checked, Changeable):
             super().read_configuration()
         except ValueError:
             words += ["--prompts", "FILE"] if self.prompts is None else []
+            if self.prompts is None and "U_file" in self._batch_sections():
+                return f"{command_line(*words, *options)}, with four prompts or more"
             words += [] if self.reward else ["--reward", "FILE.py:NAME"]
             line = command_line(*words, *options)
             return f"{line}, with the prompts and the reward function of training"
         return command_line(*words, *options)
+
+    def _batch_sections(self) -> dict[str, Any]:
+        """The settings of the batches that a folder brings; a recorded batch is their U_file."""
+        return (self.folder_sections() or {}).get("batch_config", {})
 
     def failures(self, outcome: Any) -> list[str]:
         """Which checks failed, of which checkpoints."""
