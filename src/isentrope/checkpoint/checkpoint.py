@@ -13,6 +13,7 @@ from isentrope.config.io import load_config
 from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import Names
 
@@ -74,6 +75,7 @@ class StoredCheckpoint(CheckpointFacts):
         )
         return self.load(config.checkpoint, config.sampling)
 
+    @refuse_other_types
     def step(
         self,
         policy: Policy,

@@ -13,6 +13,7 @@ from isentrope.checkpoint.step import step_on_batch
 from isentrope.nouns.choices import AnyObjective
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.step import Step
@@ -20,6 +21,7 @@ from isentrope.update.step import Step
 _AS_TRAINED = "as_trained"
 
 
+@refuse_other_types
 def optimizer_step(
     policy: Policy,
     rollouts: Rollouts,

@@ -26,8 +26,10 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 
 
+@refuse_other_types
 def entropy(policy: Policy, rollouts: Rollouts, *, per: Per = "token") -> Estimate:
     """Rao-Blackwell entropy: exact conditional entropies along sampled prefixes.
 
@@ -42,6 +44,7 @@ def entropy(policy: Policy, rollouts: Rollouts, *, per: Per = "token") -> Estima
     return _average(policy, rollouts, per, "rao-blackwell")
 
 
+@refuse_other_types
 def surprisal_entropy(policy: Policy, rollouts: Rollouts, *, per: Per = "token") -> Estimate:
     """Entropy as mean surprisal −S: higher variance, kept as reference.
 
@@ -68,6 +71,7 @@ def _average(policy: Policy, rollouts: Rollouts, per: Per, method: str) -> Estim
     return result.estimate(0, unit=f.unit, **options)
 
 
+@refuse_other_types
 def entropy_gradient(
     policy: Policy,
     rollouts: Rollouts,

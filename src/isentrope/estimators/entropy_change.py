@@ -35,6 +35,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.figures import figure_of
 from isentrope.system.html_table import html_table
 from isentrope.system.one_line import one_line, plural
@@ -133,6 +134,7 @@ _ROUNDING = 1e-15
 _ONE_UNIT = "One prompt draw has no standard error: draw two or more prompts."
 
 
+@refuse_other_types
 def entropy_change(
     policy: Policy,
     rollouts: Rollouts,

@@ -36,12 +36,14 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.draw import sample_responses
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.progress import ProgressCallback, silent
 
 ENOUGH_PAIRS = 50
 """Pairs that must differ, or half of all where that is less, for their spread to represent all."""
 
 
+@refuse_other_types
 def resampled_entropy_change(
     policy: Policy,
     rollouts: Rollouts,

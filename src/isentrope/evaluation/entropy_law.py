@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from isentrope.nouns.estimate import Estimate
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line
 
 BLOCKS = 5
@@ -98,6 +99,7 @@ class EntropyLaw:
         return float(self.b.value - self.a.value * np.exp(entropy))
 
 
+@refuse_other_types
 def fit_entropy_law(
     entropy: Sequence[float], reward: Sequence[float], *, confidence: float = 0.95
 ) -> EntropyLaw:

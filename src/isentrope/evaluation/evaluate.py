@@ -24,6 +24,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line, plural
 
 
@@ -53,6 +54,7 @@ class Evaluation:
         return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
 
 
+@refuse_other_types
 def evaluate(
     policy: Policy,
     task: Task,

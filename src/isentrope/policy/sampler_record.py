@@ -18,6 +18,7 @@ from isentrope.policy.ratio_test import ratio_test
 from isentrope.policy.record_causes import Record, RecordFault, cause_of, impossible, tolerance_of
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line, plural
 
 
@@ -56,6 +57,7 @@ class LogprobCheck:
         return self.fault is None
 
 
+@refuse_other_types
 def check_logprobs(policy: Policy, rollouts: Rollouts) -> LogprobCheck:
     """Find what is wrong with the log-probabilities that a sampler kept.
 

@@ -31,6 +31,7 @@ from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
+from isentrope.system.argument_types import refuse_other_types
 
 GROUPS_OF_A_PROCESS = 4
 """Prompts per process from which all responses to a prompt go to one process."""
@@ -89,6 +90,7 @@ PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
 
 
+@refuse_other_types
 def score(
     policy: Policy,
     rollouts: Rollouts,

@@ -39,6 +39,7 @@ from isentrope.results.verbs import (
     TRY,
     VARIANCE,
 )
+from isentrope.system.argument_types import refuse_other_types
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -233,6 +234,7 @@ class EntropiesResult(Result, verb=ENTROPIES):
     rows: tuple[EntropyRecord, ...]
 
 
+@refuse_other_types
 def load_result(folder: str | Path) -> Result:
     """Read what a verb found at one checkpoint.
 

@@ -26,6 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.tasks.task import RewardsBatches, Task
+from isentrope.system.argument_types import refuse_other_types
 
 ADVANTAGE_RULES = ("dr_grpo", "grpo", "rloo")
 """Names of the advantage rules."""
@@ -43,6 +44,7 @@ RewardFunction = Callable[[Rollouts], Sequence[float | None] | Tensor]
 _log = logging.getLogger("isentrope")
 
 
+@refuse_other_types
 def with_rewards(
     rollouts: Rollouts,
     task: Task | RewardFunction,
@@ -160,6 +162,7 @@ def _name_unscored(rollouts: Rollouts) -> str:
     return f"Response {first}{text} has no reward, because no reward function applies to it"
 
 
+@refuse_other_types
 def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     """Attach advantages, computed from the rewards within each prompt draw.
 

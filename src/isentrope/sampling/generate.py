@@ -13,9 +13,11 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.progress import ProgressCallback
 
 
+@refuse_other_types
 def sample(
     policy: Policy,
     prompts: Sequence[PromptLike],

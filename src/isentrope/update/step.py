@@ -26,6 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.memory import mapped_blocks
 from isentrope.system.one_line import one_line, plural
 from isentrope.update.objective import entropy_weights, token_weights
@@ -91,6 +92,7 @@ class Step:
         """v_base: what the step would be if this batch had no gradient, P held fixed."""
         return axpy(1.0, self.components["momentum"], self.components["decay"])
 
+    @refuse_other_types
     def corrected(self, control: Vector) -> Step:
         """The step with what a step control added to it.
 
@@ -120,6 +122,7 @@ class Step:
             parts[name] = torch.where(P > 0, part, torch.zeros_like(part))
         return parts
 
+    @refuse_other_types
     def require_batch(self, rollouts: Rollouts) -> None:
         """Refuse a batch that the step was not computed from.
 

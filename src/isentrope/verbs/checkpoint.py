@@ -29,6 +29,7 @@ from isentrope.results.verbs import INFLUENCE, KERNEL, MEASURE, NOISE, Verb
 from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.tasks.load import RewardLike, list_rewards, names_of_rewards, task_of
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.log import log
 from isentrope.system.progress import Clock
 from isentrope.verbs.answerable import require_prompt_groups, require_unrounded
@@ -76,6 +77,7 @@ class Checkpoint(StoredCheckpoint):
         """Let go of the policy; the next method that needs one loads it again."""
         self._loaded = None
 
+    @refuse_other_types
     def draw(
         self,
         prompts: str | Path | Sequence[PromptLike] | None = None,
@@ -155,6 +157,7 @@ class Checkpoint(StoredCheckpoint):
             drawn_E = sampler.rewarded(drawn_E)
         return drawn_E, drawn_U
 
+    @refuse_other_types
     def measure(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
     ) -> MeasureResult:
@@ -175,6 +178,7 @@ class Checkpoint(StoredCheckpoint):
 
         return cast(MeasureResult, self._answer(MEASURE, find_change, E, U, settings).as_saved())
 
+    @refuse_other_types
     def influence(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
     ) -> InfluenceResult:
@@ -197,6 +201,7 @@ class Checkpoint(StoredCheckpoint):
             InfluenceResult, self._answer(INFLUENCE, find_influence, E, U, settings).as_saved()
         )
 
+    @refuse_other_types
     def noise(self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None) -> NoiseResult:
         """How many prompts a step needs, as `isentrope noise` says it.
 
@@ -215,6 +220,7 @@ class Checkpoint(StoredCheckpoint):
 
         return cast(NoiseResult, self._answer(NOISE, find_noise, E, U, settings).as_saved())
 
+    @refuse_other_types
     def kernel(
         self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None
     ) -> KernelResult:

@@ -38,6 +38,7 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.file_contents import (
     TableSchema,
     read_table,
@@ -210,6 +211,7 @@ class FisherKernel:
             )
 
 
+@refuse_other_types
 def fisher_kernel(
     policy: Policy,
     E: Rollouts,

@@ -9,9 +9,11 @@ from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.update.step import Step
 
 
+@refuse_other_types
 def frontier(
     policy: Policy,
     E: Rollouts,

@@ -32,6 +32,7 @@ from isentrope.estimators.jackknife import Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.progress import ProgressCallback, silent
 from isentrope.update.step import Step
 
@@ -45,6 +46,7 @@ MAX_GROUP_BYTES = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
 
 
+@refuse_other_types
 def influence(
     policy: Policy,
     E: Rollouts,

@@ -45,6 +45,7 @@ from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.short_memory import tried_again
 from isentrope.policy.token_statistics import Scores
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line
 from isentrope.update.step import Step
 
@@ -157,6 +158,7 @@ class Shares:
         return one_line(self, *dict.fromkeys(parts))
 
 
+@refuse_other_types
 def influence_shares(
     policy: Policy,
     E: Rollouts,

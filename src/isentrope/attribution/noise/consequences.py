@@ -42,6 +42,7 @@ from isentrope.attribution.noise.scale import require_units
 from isentrope.estimators.jackknife import Units
 from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.nouns.estimate import Estimate
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line
 
 
@@ -148,6 +149,7 @@ class EntropyNoiseScale:
         return one_line(self, f"B {self.noise_scale}", f"sign from {self.prompts_for_sign}")
 
 
+@refuse_other_types
 def entropy_noise_scale(
     per_sequence: Tensor,
     prompt_index: Tensor,

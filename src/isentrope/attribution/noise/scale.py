@@ -51,6 +51,7 @@ from isentrope.nouns.freedom import freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line
 from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
@@ -82,6 +83,7 @@ class NoiseScale:
         return one_line(self, f"B_simple {self.b_simple}", f"of {len(self.gram)} units")
 
 
+@refuse_other_types
 def noise_scale(
     policy: Policy,
     U: Rollouts,

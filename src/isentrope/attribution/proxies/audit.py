@@ -54,6 +54,7 @@ from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.proxies.score_column import ScoreColumn
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import changed_fields, one_line, plural
 
 BOOTSTRAP = "cluster bootstrap over prompts"
@@ -143,6 +144,7 @@ class AuditOptions:
         return one_line(self, *changed_fields(self))
 
 
+@refuse_other_types
 def audit(
     measured: Tensor,
     mask: Tensor,

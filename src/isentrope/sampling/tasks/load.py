@@ -28,12 +28,14 @@ from isentrope.sampling.tasks.requirements import (
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.python_file import load_file_name
 
 RewardLike = Callable[..., Any] | Task | str
 """A reward function, a task, or the name of either."""
 
 
+@refuse_other_types
 def load_task(
     name: str,
     split: str = "train",

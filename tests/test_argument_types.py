@@ -1,0 +1,82 @@
+"""An object of another class than a public function needs is one sentence that names it."""
+
+import inspect
+
+import pytest
+import torch
+
+import isentrope as ise
+from tests import cases
+
+WRONG = (None, 3, "step_4", ["a", "b"], {"per": "token"}, torch.nn.Linear(1, 1))
+"""What is given in place of an object of this library."""
+OF_NUMBERS = {"pass_at_k", "estimate_entropy_change"}
+"""Functions of numbers and arrays of any library."""
+POLICY = cases.policy("table")
+BATCH = cases.ragged(8)
+RIGHT = {
+    "self": None,
+    "policy": POLICY,
+    "rollouts": BATCH,
+    "E": BATCH,
+    "U": BATCH,
+    "step": object.__new__(ise.Step),
+    "direction": {},
+    "etas": [1e-3],
+    "optimizer": {},
+    "task": ise.load_task("addition"),
+    "measured": torch.ones(2),
+    "mask": torch.ones(2),
+    "prompt_index": torch.ones(2),
+    "per_sequence": torch.ones(2),
+    "proxies": {},
+    "rule": "grpo",
+    "name": "addition",
+    "prompts": ["1+1="],
+    "folder": "nowhere",
+    "entropy": [1.0],
+    "reward": [1.0],
+}
+"""One object of the right class for each argument; the call never comes so far as to use it."""
+NOUNS = {"policy", "rollouts", "E", "U", "step", "direction", "estimator", "gradients", "options"}
+"""Arguments that are objects of one class."""
+
+
+def calls():
+    public = [getattr(ise, name) for name in ise.__all__ if name not in OF_NUMBERS]
+    functions = [function for function in public if inspect.isfunction(function)]
+    verbs = ("step", "measure", "influence", "noise", "kernel")
+    functions += [getattr(ise.Checkpoint, name) for name in verbs]
+    functions += [ise.Step.require_batch]
+    return [
+        pytest.param(function, name, id=f"{function.__qualname__}-{name}")
+        for function in functions
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in NOUNS and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+
+
+@pytest.mark.parametrize(("function", "name"), calls())
+def test_a_wrong_object_is_refused_by_the_name_of_its_argument(function, name):
+    parameters = inspect.signature(function).parameters
+    needed = {key: RIGHT.get(key) for key, p in parameters.items() if p.default is p.empty}
+    for wrong in WRONG:
+        if wrong is parameters[name].default or (name == "direction" and isinstance(wrong, dict)):
+            continue
+        with pytest.raises(TypeError) as refusal:
+            function(**needed | {name: wrong})
+        assert str(refusal.value).startswith(f"{function.__name__}: {name} is ")
+        assert "has to be" in str(refusal.value)
+
+
+def test_a_checkpoint_in_place_of_a_policy_is_told_what_makes_one():
+    with pytest.raises(TypeError) as refusal:
+        ise.entropy(object.__new__(ise.Checkpoint), BATCH)
+    assert "object of class Checkpoint" in str(refusal.value)
+    assert "Checkpoint.policy" in str(refusal.value)
+
+
+def test_numbers_and_sequences_of_other_libraries_are_taken():
+    direction = cases.direction(POLICY)
+    rates = torch.tensor([1e-3])
+    assert len(ise.entropy_change(POLICY, BATCH, direction, rates, order=1).points) == 1
