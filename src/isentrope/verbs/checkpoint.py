@@ -77,7 +77,6 @@ class Checkpoint(StoredCheckpoint):
         """Let go of the policy; the next method that needs one loads it again."""
         self._loaded = None
 
-    @refuse_other_types
     def draw(
         self,
         prompts: str | Path | Sequence[PromptLike] | None = None,
@@ -197,9 +196,8 @@ class Checkpoint(StoredCheckpoint):
         """
         from isentrope.verbs.influence import find_influence
 
-        return cast(
-            InfluenceResult, self._answer(INFLUENCE, find_influence, E, U, settings).as_saved()
-        )
+        influence = self._answer(INFLUENCE, find_influence, E, U, settings).as_saved()
+        return cast(InfluenceResult, influence)
 
     @refuse_other_types
     def noise(self, E: Rollouts, U: Rollouts, settings: SectionValues | None = None) -> NoiseResult:
@@ -252,10 +250,8 @@ class Checkpoint(StoredCheckpoint):
     ) -> Result:
         """The result of a verb on two batches."""
         sections: dict[str, Any] = {"analysis": {"reward": E.rewards is not None}}
-        if (
-            self._on_batch is not None
-            and E.with_columns(rewards=None).fingerprint == self._on_batch
-        ):
+        on_batch = self._on_batch
+        if on_batch is not None and E.with_columns(rewards=None).fingerprint == on_batch:
             sections["batch_config"] = {"fixed_prompts": "E", "allow_overlap": True}
             sections["analysis"]["overlap"] = "independent"  # equal responses are chance
         if U.token_weights is not None:
@@ -284,10 +280,9 @@ class Checkpoint(StoredCheckpoint):
         reward_names: tuple[str, ...] = (),
     ) -> SettingsInForce:
         """Sections and the settings that win over them, filled with those of training."""
-        where = {"checkpoint_path": str(self.path), "base_model": self.base_model}
-        where["allow_hub"] = self.allow_hub
         content = {name: dict(section) for name, section in sections.items()}
-        content["checkpoint"] = where
+        content["checkpoint"] = {"checkpoint_path": str(self.path), "base_model": self.base_model}
+        content["checkpoint"]["allow_hub"] = self.allow_hub
         for name, section in (settings or {}).items():
             mapped = isinstance(section, Mapping)  # else the configuration refuses it
             content[name] = {**content.get(name, {}), **section} if mapped else section
