@@ -190,7 +190,9 @@ def place_rows(result: dict[str, Any]) -> Iterator[str]:
     compared = max(1, len(places) - (SHRUNK in places))
     for name, place in places.items():
         lost = with_interval(place.lost.scaled(result["rate"]))
-        said = corrected(place.reached_over_plain, compared)
+        said = "not known"
+        if has_interval(place.reached):
+            said = corrected(place.reached_over_plain, compared)
         yield (
             f"| {name} | {place.length:.3g} | {with_interval(place.reached)} | "
             f"{with_interval(place.reached_over_plain)} | {lost} | {said} |"

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,3 +81,10 @@ def test_numbers_and_sequences_of_other_libraries_are_taken():
     direction = cases.direction(POLICY)
     rates = torch.tensor([1e-3])
     assert len(ise.entropy_change(POLICY, BATCH, direction, rates, order=1).points) == 1
+
+
+def test_arrays_of_another_library_do_for_tensors():
+    changes = np.random.default_rng(0).normal(size=(32, 4))
+    mask = np.ones((32, 4), dtype=bool)
+    audit = ise.audit(changes, mask, np.arange(32), {"itself": changes})
+    assert audit["itself"]["spearman"].value == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Arguments of another class than a public function names, refused in a sentence."""
+"""Arguments of another class than a public function names are refused with a message."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
@@ -8,11 +8,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from torch import Tensor
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNDECIDED = (int, float, bool, complex, object, Any)
-"""What numbers of other libraries, or all objects, stand in for."""
+_UNDECIDED = (int, float, bool, complex, object, Any, Tensor)
+"""What numbers and arrays of other libraries, or all objects, stand in for."""
 _WIDER: dict[type, Any] = {Path: PathLike, dict: Mapping, tuple: Sequence}
 """What does as well as a class that is named."""
 _MAKERS = {
@@ -39,8 +41,8 @@ def refuse_other_types(function: Callable[P, R]) -> Callable[P, R]:
 
     @cache
     def classes() -> dict[str, tuple[type, ...]]:
-        hints = get_type_hints(function)
-        return {name: _classes_of(hints[name]) for name in single if name in hints}
+        annotations = get_type_hints(function)
+        return {x: _classes_of(annotations[x]) for x in single if x in annotations}
 
     parameters = signature(function)
     several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -57,11 +59,11 @@ def refuse_other_types(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def _classes_of(hint: Any) -> tuple[type, ...]:
-    """The classes that a hint names; none where classes do not decide."""
-    origin = get_origin(hint) or hint
+def _classes_of(annotation: Any) -> tuple[type, ...]:
+    """The classes that an annotation names; none where classes do not decide."""
+    origin = get_origin(annotation) or annotation
     if origin in (Union, UnionType):
-        members = [_classes_of(member) for member in get_args(hint)]
+        members = [_classes_of(member) for member in get_args(annotation)]
         return tuple(kind for kinds in members for kind in kinds) if all(members) else ()
     if not isinstance(origin, type) or origin in _UNDECIDED:
         return ()
