@@ -131,7 +131,10 @@ def _require_recorded(verb: Verb, batch: BatchConfig, objective: str) -> None:
         return
     if file.stat().st_size > MOST_BYTES:
         return
-    first = parse_json(next(filter(str.strip, read_text(file).splitlines()), "{}"))
+    try:
+        first = parse_json(next(filter(str.strip, read_text(file).splitlines()), "{}"))
+    except ValueError:
+        first = None  # reading its lines says which is wrong
     if isinstance(first, dict) and any(columns <= first.keys() for columns in _LOGGED):
         return
     rows = read_rows(file, ResponseLine)

@@ -184,11 +184,15 @@ def _columns_of_first(file: Path) -> list[str]:
     if file.suffix == ".parquet":
         names = list[str](read_schema(file).names)
     elif file.suffix == ".csv":
-        with file.open(encoding="utf-8", newline="") as lines:
+        with file.open(encoding="utf-8-sig", newline="") as lines:  # of Excel, which pandas reads
             names = next(reader(lines), list[str]())
     else:
         with file.open(encoding="utf-8") as lines:
-            names = _names_in(parse_json(next(lines, "{}")))
+            first = next(filter(str.strip, lines), "{}")
+        try:
+            names = _names_in(parse_json(first))
+        except ValueError:
+            return list[str]()  # who reads all lines says where and what is wrong
     return [name for name in names if name not in NO_COLUMNS]
 
 
