@@ -162,3 +162,11 @@ def test_the_best_of_several_proxies_has_an_interval_that_holds_for_the_choice(t
     assert said.tone == ("fact" if alone else "doubt")
     assert said.text.startswith("No published proxy is shown") != alone
     assert ("hold for all 9 at once" in said.text) != alone
+
+
+def test_a_proxy_that_ranks_exactly_as_the_measurement_is_said(tmp_path):
+    rows = {f"proxy {k}": {"spearman": estimate(1.0 - k, 0.1)} for k in range(2)}
+    content = audit()
+    content["tokens"] = content["tokens"] | {"proxies": rows | {"measured": {}}}
+    result = load_result(write(tmp_path, "audit", "step_8", content))
+    assert "“proxy 0”" in next(iter(result.sentences())).text

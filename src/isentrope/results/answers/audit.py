@@ -67,6 +67,8 @@ def _best(record: ProxyRecord, confidence: float) -> Iterator[Sentence]:
 
 def _widen(correlation: Estimate, choices: int, confidence: float) -> Estimate:
     """A rank correlation with the interval that holds where it is the largest of several."""
+    if abs(correlation.value) == 1:  # ranks that are equal or opposite have no artanh
+        return correlation
     # ranks are spread over all prompts: the interval is artanh's, by P - 1 degrees of freedom
     df = max(correlation.n - 1.0, 1.0)
     wider = t_quantile(df, confidence_of_each(confidence, choices)) / t_quantile(df, confidence)
