@@ -2,7 +2,7 @@
 
 import pytest
 
-from isentrope.sampling.tasks.requirements import require_task
+from isentrope.config.io import load_config
 
 TEXTS = {
     "blank lines.jsonl": '\n{"prompt": "1+1=", "answer": "2"}\n\n{"prompt": "2+2=", "answer": "4"}',
@@ -11,15 +11,21 @@ TEXTS = {
 }
 
 
+def require_files(folder, name):
+    (folder / "mine.py").write_text("def right(completions, answer):\n    return [1.0]\n")
+    data = {"dataset_name": f"{folder}/mine.py:right", "dataset_path": str(folder / name)}
+    config = load_config({"checkpoint": {"checkpoint_path": "step_4"}, "batch_config": data})
+    config.batch_config.require_files("batch_config")
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_file_that_can_be_read_is_not_refused_early(tmp_path, name):
     (tmp_path / name).write_text(TEXTS[name], encoding="utf-8", newline="")
-    (tmp_path / "mine.py").write_text("def right(completions, answer):\n    return [1.0]\n")
-    require_task(f"{tmp_path}/mine.py:right", str(tmp_path / name), {})
+    require_files(tmp_path, name)
 
 
 def test_a_line_that_is_no_json_is_named_with_its_file(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"prompt": \n')
-    (tmp_path / "mine.py").write_text("def right(completions, answer):\n    return [1.0]\n")
-    with pytest.raises(ValueError, match=r"broken\.jsonl, line 1 cannot be read"):
-        require_task(f"{tmp_path}/mine.py:right", str(tmp_path / "broken.jsonl"), {})
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 — its words are below
+        require_files(tmp_path, "broken.jsonl")
+    assert "broken.jsonl, line 1 cannot be read" in str(refused.value)
