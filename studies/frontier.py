@@ -54,7 +54,7 @@ from isentrope.control.names import EXAMPLES
 from isentrope.control.trial import Trial
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.freedom import t_quantile
+from isentrope.nouns.freedom import confidence_of_each, t_quantile
 from isentrope.results.answers.words import has_interval, with_interval
 from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.verbs.batches import at_precision
@@ -156,7 +156,8 @@ def corrected(estimate: Estimate, compared: int) -> str:
     """Whether a difference is above or below 0, by an interval corrected for those compared."""
     if estimate.degrees_of_freedom is None or not estimate.se > 0:
         return "the same"
-    half = t_quantile(estimate.degrees_of_freedom, 1 - 0.05 / compared) * estimate.se
+    confidence = confidence_of_each(0.95, compared)
+    half = t_quantile(estimate.degrees_of_freedom, confidence) * estimate.se
     if abs(estimate.value) <= half:
         return "not distinguishable"
     return "**uses it**" if estimate.value > 0 else "wastes it"
@@ -187,7 +188,7 @@ def place_rows(result: dict[str, Any]) -> Iterator[str]:
     yield "| control | length | r | r less vanilla's | ηδJ lost | the room |"
     yield "|---|---|---|---|---|---|"
     places = result["places"]
-    compared = max(1, len(places) - (SHRUNK in places))
+    compared = len(places) - (SHRUNK in places)
     for name, place in places.items():
         lost = with_interval(place.lost.scaled(result["rate"]))
         said = "not known"

@@ -109,19 +109,6 @@ def with_rewards(
     return rewarded
 
 
-def describe_reward(task: Task | RewardFunction) -> str:
-    """What messages call that which rewards.
-
-    Args:
-        task: A task, or a function of rollouts.
-
-    Returns:
-        The names of reward functions, or that of the class of a task.
-    """
-    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
-    return str(name)
-
-
 UNREWARDED = 8
 """Prompt groups without any reward after which no more are drawn: a reward function may apply to
 some prompts alone, and a few of the others say nothing of it."""

@@ -27,7 +27,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import (
     UNREWARDED,
     RewardFunction,
-    describe_reward,
     no_reward,
     with_advantages,
     with_rewards,
@@ -36,7 +35,7 @@ from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks.task import Task
+from isentrope.sampling.tasks.task import Task, describe_reward
 from isentrope.system.progress import ProgressCallback, progress, silent
 
 _log = logging.getLogger("isentrope")

@@ -19,13 +19,13 @@ from isentrope.checkpoint.record.token_record import TokenRecord, policy_ratio
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import RewardFunction, describe_reward, with_rewards
+from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
 from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task
+from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task, describe_reward
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
@@ -114,8 +114,13 @@ class UpdateBatches:
             return batch
 
         at_once = self.batch_size * world_size()
-        filling = Filling(self.groups, at_once, available=len(self.prompts), warn=self._warn)
-        filling.reward = describe_reward(self.task)
+        filling = Filling(
+            self.groups,
+            at_once,
+            available=len(self.prompts),
+            warn=self._warn,
+            reward=describe_reward(self.task),
+        )
         if world_size() == 1:  # several processes draw equally many
             longest = max(len(prompt.token_ids or ()) for prompt in self.prompts)
             most = self.groups.max_new_tokens

@@ -8,7 +8,7 @@ from isentrope.attribution.frontier.places import Place
 from isentrope.estimators.reward_change import REWARD
 from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.freedom import t_quantile
+from isentrope.nouns.freedom import confidence_of_each, t_quantile
 from isentrope.results.answers.blocks import Sentence, Table, interval_title
 from isentrope.results.answers.words import has_interval, with_interval
 
@@ -90,7 +90,7 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
     Yields:
         A sentence; nothing without rows.
     """
-    each = 1 - (1 - confidence) / max(1, len(rows))
+    each = confidence_of_each(confidence, len(rows))
     nearer: dict[str, list[Placed]] = {}
     farther: dict[str, list[Placed]] = {}
     for row in rows:

@@ -16,7 +16,7 @@ from isentrope.sampling.prompts import Prompt, name_prompts
 from isentrope.sampling.tasks.custom import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
 from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
-from isentrope.sampling.tasks.task import RewardsBatches, Task
+from isentrope.sampling.tasks.task import RewardsBatches, Task, describe_reward
 from isentrope.system.reading import read_json
 
 
@@ -169,5 +169,5 @@ def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
             state = TrainerState(**{k: content[k] for k in content.keys() & names})
         return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
 
-    rewards.__name__ = getattr(task, "reward_name", type(task).__name__)
+    rewards.__name__ = describe_reward(task)
     return rewards

@@ -15,6 +15,19 @@ from isentrope.sampling.prompts import Message, Prompt
 from isentrope.system.files import short_digest
 
 
+def describe_reward(task: object) -> str:
+    """What messages call that which rewards.
+
+    Args:
+        task: A task, or a function of rollouts.
+
+    Returns:
+        The names of reward functions, or that of the class of a task.
+    """
+    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
+    return str(name)
+
+
 @runtime_checkable
 class Task(Protocol):
     """Prompts and a reward.
@@ -134,7 +147,7 @@ class Conversations:
 
         self.prompts = [wrap(prompt) for prompt in task.prompts]
         self.reward = task.reward
-        self.reward_name = getattr(task, "reward_name", type(task).__name__)
+        self.reward_name = describe_reward(task)
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
         if isinstance(task, RewardsBatches):
