@@ -35,7 +35,8 @@ from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks.task import Task, describe_reward
+from isentrope.sampling.tasks.names import describe_reward
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import ProgressCallback, progress, silent
 
 _log = logging.getLogger("isentrope")

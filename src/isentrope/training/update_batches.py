@@ -25,7 +25,8 @@ from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task, describe_reward
+from isentrope.sampling.tasks.names import describe_reward
+from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler

@@ -1,4 +1,4 @@
-"""Names of tasks.
+"""Names of tasks, and of what rewards.
 
 A task of the user's own is a function or a class in a Python file, named "file.py:name".
 "package.module:name" names one of an installed package. Nothing is imported here, so that a
@@ -34,3 +34,16 @@ def files_of_task(name: str) -> list[str]:
 def function_names(name: str) -> tuple[str, ...]:
     """Names of the functions of a task as a trainer logs them; empty for a task of the library."""
     return () if name in TASKS else tuple(part.rpartition(":")[2] for part in name.split(", "))
+
+
+def describe_reward(task: object) -> str:
+    """What messages call that which rewards.
+
+    Args:
+        task: A task, or a function of rollouts.
+
+    Returns:
+        The names of reward functions, or that of the class of a task.
+    """
+    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
+    return str(name)

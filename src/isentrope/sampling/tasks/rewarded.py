@@ -14,9 +14,10 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.prompts import Prompt, name_prompts
 from isentrope.sampling.tasks.custom import PromptFile, PromptSource, describe_source
+from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
 from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
-from isentrope.sampling.tasks.task import RewardsBatches, Task, describe_reward
+from isentrope.sampling.tasks.task import RewardsBatches, Task
 from isentrope.system.reading import read_json
 
 

@@ -12,20 +12,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.prompts import Message, Prompt
+from isentrope.sampling.tasks.names import describe_reward
 from isentrope.system.files import short_digest
-
-
-def describe_reward(task: object) -> str:
-    """What messages call that which rewards.
-
-    Args:
-        task: A task, or a function of rollouts.
-
-    Returns:
-        The names of reward functions, or that of the class of a task.
-    """
-    name = getattr(task, "reward_name", None) or getattr(task, "__name__", type(task).__name__)
-    return str(name)
 
 
 @runtime_checkable
