@@ -66,7 +66,7 @@ def recorded(command):
             screen = call(*command(tiny, folder).arguments(folder, folder / "run"))
         kept = places(tiny, folder)
         full = "".join(text for text in texts if not text.startswith("  more  "))
-        shown = {"screen": screen.splitlines(), "printed": lines_of(full, kept)}
+        shown = {"screen": lines_of(screen, kept), "printed": lines_of(full, kept)}
         return record(folder / "run", kept) | shown
 
     return scene
