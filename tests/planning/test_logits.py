@@ -1,5 +1,6 @@
 """The most that a pass holds, beside what is planned of it: on the CPU, and on a second device."""
 
+import itertools
 import os
 from functools import cache
 
@@ -41,6 +42,17 @@ PARTS = {
     "influence": [passes("forward_mode"), passes("forward", "backward", entropies=True)],
 }
 """The parts that each of these is planned by."""
+
+CHUNKED = ("score", "first order", "gradient of the entropy", "kernel")
+"""Passes that hold a part of the tokens at a time of a large vocabulary, each in its own way."""
+
+
+def cases():
+    """All sizes and types; without `-m slow` one of each, and of the larger one what is chunked."""
+    always = {(name, 1000, "float64") for name in PARTS}
+    always |= {(name, 12_000, "float32") for name in CHUNKED}
+    for case in itertools.product(PARTS, (1000, 12_000), ("float32", "float64")):
+        yield pytest.param(*case, marks=[] if case in always else pytest.mark.slow)
 
 
 def model_of(vocabulary):
@@ -105,9 +117,7 @@ def most_held(compute):
     return device.peak(0) - before
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("vocabulary", [1000, 12_000])
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(("name", "vocabulary", "precision"), [*cases()])
 def test_a_pass_holds_no_more_than_is_planned_and_not_much_less(name, vocabulary, precision):
     policy, shapes, *batches = subject(vocabulary, precision)
     measured = most_held(computations(policy, *batches)[name])
