@@ -145,6 +145,20 @@ def test_a_parameter_without_gradient_is_named():
         gradients(policy, weighted())
 
 
+def test_a_layer_whose_output_the_model_drops_is_named():
+    policy = cases.lora_policy("qwen2")
+    layer = policy.causal_lm.model.layers[0]
+    layer.aside = nn.Linear(policy.causal_lm.config.hidden_size, 2)
+
+    def drop(module, args, output):
+        module.aside(args[0])
+
+    layer.register_forward_hook(drop)
+    policy = Policy(policy.model, eos_token_id=0, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"'.*aside.bias' .*gradient"):
+        gradients(policy, weighted())
+
+
 def test_a_layer_that_does_more_than_its_kind_is_found_out():
     model = copy.deepcopy(cases.model("llama"))
     norm = model.model.norm

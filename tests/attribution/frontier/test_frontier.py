@@ -231,6 +231,15 @@ def test_fewer_prompts_than_groups_and_a_step_without_a_free_part_are_said_in_a_
     )
 
 
+def test_eight_groups_have_a_frontier_and_seven_are_refused():
+    exact = cases.small_exact("qwen2")
+    _, step = step_of(exact, 16)
+    E = batch(exact, 128, 5)
+    assert math.isfinite(ise.frontier(exact.policy, E, step, groups=8).reward.ci_low)
+    with pytest.raises(ValueError, match="8 groups of E's prompts or more"):
+        ise.frontier(exact.policy, E, step, groups=7)
+
+
 def test_a_step_with_the_P_of_another_is_refused():
     exact = cases.small_exact("qwen2")
     _, step = step_of(exact, 16)

@@ -13,7 +13,14 @@ from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import axpy, multiply
 from tests import cases
-from tests.attribution.frontier.test_frontier import batch, enumerated, flat, step_of
+from tests.attribution.frontier.test_frontier import (
+    along_entropy,
+    batch,
+    enumerated,
+    flat,
+    measured_pair,
+    step_of,
+)
 from tests.attribution.pairs import by_turns
 
 DIRECTIONS = 10_000
@@ -113,3 +120,15 @@ def test_from_few_prompts_the_changes_of_a_place_have_no_interval():
         place = place_part(edge, plain, edge.gradients.along(plain))
         assert math.isfinite(place.reward.ci_low) == has_interval
         assert math.isfinite(place.entropy.ci_low) == has_interval
+
+
+def test_a_part_that_brings_nearly_the_most_entropy_has_no_interval_of_what_it_loses():
+    pair, step = measured_pair()
+    plain = step.components["gradient"]
+    edge = Edge.of_step(pair, step)
+    assert edge.missing == ()
+    for part, has_interval in ((plain, True), (axpy(0.008, plain, along_entropy(1.0)), False)):
+        place = place_part(edge, part, pair.along(plain))
+        assert math.isfinite(place.lost.value)
+        assert math.isfinite(place.lost.ci_low) == has_interval
+        assert math.isfinite(place.reached.ci_low)
