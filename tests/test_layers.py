@@ -209,7 +209,7 @@ TAKE_A_WHOLE_CONFIGURATION = {
         "evaluate.evaluate_checkpoints",
         "sft.sft",
         "train.train",
-        "present.require_present",
+        "folders.require_present",
     ),
     *("train._go_on", "sft._fine_tune", "replay.replay", "from_notes.__init__"),
     "evaluate.__init__",

@@ -1,12 +1,20 @@
-"""The folders that `checkpoint.checkpoint_path` means: a path, a pattern, or a list of them."""
+"""The folders and files that a configuration names: found, or refused, before any work.
+
+`checkpoint.checkpoint_path` is a path, a pattern, or a list of them. Nothing is loaded.
+"""
 
 import re
 from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-from isentrope.checkpoint.files import named_path, step_of_folder
-from isentrope.models.checkpoint_folder import require_checkpoint
+from isentrope.checkpoint.files import ADAPTER_CONFIG, named_path, step_of_folder
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import Config
+from isentrope.config.measure import MeasureConfig
+from isentrope.models.base_model import adapter_base
+from isentrope.models.checkpoint_folder import require_checkpoint, require_optimizer
+from isentrope.system.manifest import verification
 
 
 def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
@@ -54,3 +62,32 @@ def _look_inside(folder: Path) -> list[Path]:
 def _split_numbers(path: Path) -> list[int | str]:
     """A path as texts and numbers, by which step_9 comes before step_10."""
     return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", str(path))]
+
+
+def require_present(config: Config) -> None:
+    """Refuse files and checkpoint folders that are missing.
+
+    At log level DEBUG the work itself refuses them, which shows where. The work verifies what it
+    reads; here nothing is hashed.
+
+    Args:
+        config: Any configuration.
+
+    Raises:
+        FileNotFoundError: Naming the key and the path.
+    """
+    if config.output.log_level == "DEBUG":
+        return
+    if isinstance(config, MeasureConfig):
+        config.batch_config.require_files("batch_config")
+    else:
+        config.data.require_files()
+    if not isinstance(config, (MeasureConfig, EvaluateConfig)):
+        return
+    where = config.checkpoint
+    with verification(False):
+        for folder in checkpoint_folders(where.checkpoint_path):
+            if isinstance(config, MeasureConfig):
+                require_optimizer(folder, config.checkpoint.optimizer_path)
+            if (folder / ADAPTER_CONFIG).is_file():
+                adapter_base(folder, where.base_model, allow_hub=where.allow_hub)

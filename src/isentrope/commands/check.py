@@ -33,7 +33,7 @@ class CheckCommand(Checked, Changeable):
 
     def read(self) -> None:
         """Read the configuration, or look for the folder; and for room for the settings."""
-        from isentrope.checkpoint.present import require_present
+        from isentrope.checkpoint.folders import require_present
 
         if self.write is not None:
             self._require_writable(Path(self.write))

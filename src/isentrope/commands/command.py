@@ -197,7 +197,7 @@ class Configured(Reader):
 
     def read(self) -> None:
         """Read the configuration, and look for the files that it names."""
-        from isentrope.checkpoint.present import require_present
+        from isentrope.checkpoint.folders import require_present
 
         require_present(self.configuration)
 
@@ -283,7 +283,7 @@ class NewRun(Reader):
 
     def read(self) -> None:
         """Read the configuration of a run that starts, and look for the files that it names."""
-        from isentrope.checkpoint.present import require_present
+        from isentrope.checkpoint.folders import require_present
 
         self.require_one_beginning()
         if self.config is not None:

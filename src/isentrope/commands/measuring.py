@@ -108,7 +108,7 @@ class Measuring(OnFolder, AsJson):
 
     def read(self) -> None:
         """Read the configuration, and refuse what the verb has no answer for."""
-        from isentrope.checkpoint.present import require_present
+        from isentrope.checkpoint.folders import require_present
         from isentrope.verbs.answerable import require_answerable
 
         config = self.configuration

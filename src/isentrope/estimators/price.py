@@ -106,7 +106,7 @@ class Price:
             a group, which sum to the whole.
         reward_change: ΔJ as measured; None where only the first order is known.
         momentum: The share of momentum in ηδF.
-        cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
+        cosine: cos_P of the gradients of reward and entropy (`attribution.frontier`).
         top: The rate at which the parabola of J is highest (`reward_change`), of a reading.
     """
 

@@ -64,15 +64,6 @@ class Tables(Mapping[str, pd.DataFrame]):
         return sum(1 for _ in self)
 
 
-def _nothing(*_: object) -> None:
-    """Writes no other files."""
-
-
-def _no_log(*_: object) -> list[Path]:
-    """Writes no log."""
-    return []
-
-
 KINDS_OF_RESULTS: dict[str, type["Result"]] = {}
 """The kinds of results whose modules are imported, by the names of their verbs."""
 
@@ -85,9 +76,9 @@ class Result(Header):
         warnings: Sentences on what limits the use of the numbers.
         timing: Seconds by stage, and "total".
         tables: Written as parquet, by name.
-        save_more: Writes whatever else there is into the folder.
+        save_more: Writes whatever else there is into the folder; None for nothing else.
         write_log: Called with the whole result and a folder for logs before its folder gets its
-            name; returns the files that it wrote.
+            name; returns the files that it wrote. None for no log.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -99,11 +90,11 @@ class Result(Header):
     tables: Annotated[Mapping[str, pd.DataFrame], Field(exclude=True)] = field(
         default_factory=dict, compare=False, repr=False
     )
-    save_more: Annotated[Callable[[Path], object], Field(exclude=True)] = field(
-        default=_nothing, compare=False, repr=False
+    save_more: Annotated[Callable[[Path], object] | None, Field(exclude=True)] = field(
+        default=None, compare=False, repr=False
     )
-    write_log: Annotated[Callable[[Any, Path], list[Path]], Field(exclude=True)] = field(
-        default=_no_log, compare=False, repr=False
+    write_log: Annotated[Callable[[Any, Path], list[Path]] | None, Field(exclude=True)] = field(
+        default=None, compare=False, repr=False
     )
 
     def __init_subclass__(cls, verb: Verb) -> None:
@@ -183,11 +174,12 @@ class Result(Header):
         write_json(folder / RESULTS, self.to_dict())
         for name, table in self.tables.items():
             table.to_parquet(folder / f"{name}.parquet")
-        self.save_more(folder)
+        if self.save_more is not None:
+            self.save_more(folder)
 
     def as_saved(self) -> Self:
         """The result without its writers, and with them what it was computed from."""
-        return replace(self, save_more=_nothing, write_log=_no_log)
+        return replace(self, save_more=None, write_log=None)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -117,7 +117,7 @@ def answer(verb: Verb, analyse: Callable[[Prepared], Result], ready: Prepared) -
     Raises:
         ValueError: If the step is rounded and the verb has no answer for that.
     """
-    if ready.along is not None and not verb.rounded:
+    if ready.step.along is not None and not verb.rounded:
         raise ValueError(
             f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} "
             "sum to v, which rounding is no part of. Set it to false."
@@ -233,7 +233,8 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
             if data.save_batches:
                 ready.E.save(folder / "E.parquet")
                 ready.U.save(folder / "U.parquet")
-            for path in result.write_log(result, self.folder / "logs"):
+            logs = self.folder / "logs"
+            for path in () if result.write_log is None else result.write_log(result, logs):
                 stack.push(partial(_remove_if_failed, path))
             self._keep_configuration()
 

@@ -14,9 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.attribution.alignment import alignment
-from isentrope.attribution.frontier.edge import Edge
-from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
+from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
     adjusted,
@@ -43,7 +41,7 @@ from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.step_budget import budget_of_step
-from isentrope.verbs.step_frontier import pair_gradients, too_few_prompts
+from isentrope.verbs.step_frontier import compare_gradients, too_few_prompts
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         if price is not None and rewards is not None:
             no_frontier = too_few_prompts(ready.E)
             if not no_frontier:
-                cosine, frontier = _compare_gradients(ready, change, rewards)
+                cosine, frontier = compare_gradients(ready, change.sample, rewards)
                 price = replace(price, cosine=cosine)
     with clock.stage("checks"):
         checks = _check_instrument(ready, change)
@@ -193,13 +191,14 @@ def _take_steps(
     ready: Prepared, etas: list[float], *, orders: bool = False
 ) -> Iterator[tuple[Vector, list[float]]]:
     """What is taken: v at all rates; or its rounded step at each, after v if orders are wanted."""
-    if ready.along is None:
+    along = ready.step.along
+    if along is None:
         yield ready.step.direction, etas
         return
     if orders:
         yield ready.step.direction, []
     for eta in etas:
-        yield ready.along(eta).direction, [eta]
+        yield along(eta).direction, [eta]
 
 
 def _join(parts: list[_Change]) -> _Change:
@@ -266,16 +265,6 @@ def _estimate_price(
         )
         price.at.update(part.at)
     return replace(price, momentum=momentum)
-
-
-def _compare_gradients(
-    ready: Prepared, change: EntropyChange, rewards: Tensor
-) -> tuple[Estimate, Frontier]:
-    """The angle of the gradients of reward and entropy, and the frontier of the step."""
-    gradients = pair_gradients(ready, change.sample, ready.E.with_columns(rewards=rewards))
-    confidence = ready.estimator.confidence
-    edge = Edge.of_step(gradients, ready.step)
-    return alignment(gradients, confidence), frontier_of_step(edge, ready.step, confidence)
 
 
 def _check_instrument(ready: Prepared, change: EntropyChange) -> Checks:

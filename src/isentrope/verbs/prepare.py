@@ -35,7 +35,6 @@ from isentrope.system.log import log
 from isentrope.system.manifest import verify
 from isentrope.system.progress import Clock
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.rounding import RoundedStep
 from isentrope.verbs.batches import Sampler, at_precision
 
 
@@ -72,11 +71,6 @@ class Prepared:
     def config(self) -> MeasureConfig:
         """The configuration in force."""
         return self.settings.config
-
-    @property
-    def along(self) -> Callable[[float], RoundedStep] | None:
-        """The step by learning rate where training rounds it; None where it is v."""
-        return self.step.along
 
     @property
     def estimator(self) -> EstimatorConfig:

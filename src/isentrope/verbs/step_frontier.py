@@ -1,9 +1,12 @@
-"""The gradients of reward and entropy that the frontier of a checkpoint's step needs."""
+"""The frontier of a checkpoint's step, and the angle of its two gradients (T10), (T14)."""
 
-from isentrope.attribution.frontier.edge import PROMPTS_OF_CHANGES
-from isentrope.attribution.frontier.gradient_products import GradientPair
-from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
+from torch import Tensor
+
+from isentrope.attribution.frontier.edge import PROMPTS_OF_CHANGES, Edge
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
+from isentrope.attribution.frontier.gradient_products import GradientPair, alignment
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.verbs.prepare import Prepared
 
@@ -23,8 +26,26 @@ def too_few_prompts(E: Rollouts) -> tuple[str, ...]:
 
 
 def pair_gradients(ready: Prepared, sample: ScoredBatch, E: Rollouts) -> GradientPair:
-    """The gradients of reward and entropy by the same groups of E's prompts."""
+    """The gradients of reward and entropy by groups of E's prompts, in the metric of the step."""
     where = ready.gradients.storage.where
-    samples = [sample, of_reward(sample, E.rewards)]
-    g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS_OF_ANGLE, where)
-    return GradientPair(g_J, g_H, ready.step.preconditioner)
+    P = ready.step.preconditioner
+    return GradientPair.on_batch(ready.policy, E, sample, P, GROUPS_OF_ANGLE, where)
+
+
+def compare_gradients(
+    ready: Prepared, sample: ScoredBatch, rewards: Tensor
+) -> tuple[Estimate, Frontier]:
+    """The angle of the gradients of reward and entropy, and the frontier of the step.
+
+    Args:
+        ready: The checkpoint, with 16 prompts in E or more.
+        sample: E as scored.
+        rewards: (n,) of E.
+
+    Returns:
+        The cosine and the frontier.
+    """
+    gradients = pair_gradients(ready, sample, ready.E.with_columns(rewards=rewards))
+    confidence = ready.estimator.confidence
+    edge = Edge.of_step(gradients, ready.step)
+    return alignment(gradients, confidence), frontier_of_step(edge, ready.step, confidence)

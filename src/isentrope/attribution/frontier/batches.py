@@ -3,7 +3,6 @@
 from isentrope.attribution.frontier.edge import Edge, require_groups
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
-from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.attribution.gradients.storage_plan import StoragePlace
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
@@ -44,8 +43,6 @@ def frontier(
     """
     require_groups(groups, E.n_prompts)  # before the passes
     sample = score_batch(policy, E, options)
-    of_entropy, reward = gradients_by_group(
-        policy, E, [sample, of_reward(sample, E.rewards)], groups, where
-    )
-    edge = Edge.of_step(GradientPair(reward, of_entropy, step.preconditioner), step)
+    gradients = GradientPair.on_batch(policy, E, sample, step.preconditioner, groups, where)
+    edge = Edge.of_step(gradients, step)
     return frontier_of_step(edge, step, options.confidence)

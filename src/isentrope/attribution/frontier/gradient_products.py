@@ -1,20 +1,40 @@
-"""Inner products of the gradients of reward and entropy, without the square of their noise (T14).
+"""The gradients of reward and entropy: their inner products and their angle (T10), (T14).
 
     <a, P b> ≈ Σ_{g≠g'} <a_g, P b_g'> / (1 − Σ_g w_g²),     w_g the share of the samples in g
+    cos_P(g_J, g_H) = <g_J, P g_H> / √(<g_J, P g_J> <g_H, P g_H>)
 
-Both gradients are sums over the same groups of prompts of E. Products with parts of a step are
-linear in them and need no pairs; the product y yᵀ of two of those does.
+Both gradients are sums over the same groups of prompts of E. Products are of pairs of different
+groups, so that the noise of a gradient is not taken for its length. Products with parts of a step
+are linear in them and need no pairs; the product y yᵀ of two of those does.
+
+The angle says how far a step that earns reward must spend entropy. −1: every step along P g_J
+spends as much as can be had; 0: reward has a price in entropy by chance only.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from isentrope.attribution.frontier.deleted_groups import pairs_of_groups, without_each_group
-from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.attribution.frontier.deleted_groups import (
+    DeletedGroups,
+    pairs_of_groups,
+    without_each_group,
+)
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
+from isentrope.attribution.gradients.storage_plan import StoragePlace
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, weighted_products
+from isentrope.policy.language_model import Policy
+
+_NO_LENGTH = (
+    "The gradient of {} is not distinguishable from noise on this batch: it has no direction."
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,36 @@ class GradientPair:
     of_reward: GradientGroups
     of_entropy: GradientGroups
     preconditioner: Vector
+
+    @classmethod
+    def on_batch(
+        cls,
+        policy: Policy,
+        E: Rollouts,
+        sample: ScoredBatch,
+        preconditioner: Vector,
+        groups: int,
+        where: StoragePlace = "device",
+    ) -> Self:
+        """Compute both gradients in one forward pass over a batch, with two backward passes.
+
+        Args:
+            policy: The policy at θ.
+            E: An unfiltered batch with rewards.
+            sample: The same batch, scored.
+            preconditioner: P.
+            groups: Groups of E's prompts, in which both are held.
+            where: Where they are held.
+
+        Returns:
+            The gradients.
+
+        Raises:
+            ValueError: If E has no rewards, or fewer prompts than groups.
+        """
+        samples = [sample, of_reward(sample, E.rewards)]
+        of_entropy, reward = gradients_by_group(policy, E, samples, groups, where)
+        return cls(reward, of_entropy, preconditioner)
 
     @property
     def shares(self) -> Tensor:
@@ -86,3 +136,37 @@ class GradientPair:
         return without_each_group(
             lambda k: pairs_of_groups(products[..., k, :][..., k], shares[k]), len(shares)
         )
+
+
+def alignment(gradients: GradientPair, confidence: float = 0.95) -> Estimate:
+    """cos_P of the gradients of expected reward and of entropy, with a jackknife error.
+
+    Args:
+        gradients: g_J and g_H by groups of prompts, with P.
+        confidence: Nominal coverage.
+
+    Returns:
+        The cosine; NaN where a gradient is not distinguishable from noise.
+
+    Raises:
+        ValueError: If the groups differ, or there are fewer than three.
+    """
+    if len(gradients.shares) < 3 or not gradients.same_groups:
+        raise ValueError("The angle needs both gradients by the same groups, three or more.")
+    gram = gradients.gram
+    lengths = gram.diagonal(dim1=1, dim2=2)  # (1 + G, 2): <g_J, P g_J> and <g_H, P g_H>
+    cosine = DeletedGroups(gram[:, 0, 1] / lengths.where(lengths > 0, math.nan).prod(1).sqrt())
+    noisy = [name for name, x in zip(("reward", "entropy"), lengths.T, strict=True) if x.min() <= 0]
+    sides = (gradients.of_reward, gradients.of_entropy)
+    trusted = all(side.sample.trust.verdict == "trust" for side in sides)
+    return Estimate.from_standard_error(
+        cosine.value,
+        math.sqrt(cosine.variance),
+        gradients.of_entropy.prompts,
+        unit="cosine",
+        method="delete-a-group jackknife",
+        confidence=confidence,
+        warnings=tuple(_NO_LENGTH.format(name) for name in noisy),
+        trusted=trusted and not noisy,
+        degrees_of_freedom=len(gradients.shares) - 1 if noisy else cosine.degrees_of_freedom,
+    )

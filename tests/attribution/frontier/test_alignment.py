@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from isentrope import EstimatorOptions
-from isentrope.attribution.alignment import alignment
-from isentrope.attribution.frontier.gradient_products import GradientPair
+from isentrope.attribution.frontier.gradient_products import GradientPair, alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
