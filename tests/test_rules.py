@@ -145,3 +145,19 @@ def test_few_files_switch_rules_of_types_off():
         if re.search(r"^# pyright: .*=false", path.read_text(), re.M)
     ]
     assert len(off) <= SWITCHED_OFF
+
+
+def wide_handlers_without_a_reason(text):
+    """Lines that catch every error, and do not say why all of them."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ExceptHandler):
+            wide = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+            if wide and "#" not in lines[node.lineno - 1]:
+                yield node.lineno
+
+
+def test_who_catches_every_error_says_why():
+    assert [*wide_handlers_without_a_reason("try:\n    f()\nexcept Exception:\n    g()\n")] == [3]
+    silent = {path: [*wide_handlers_without_a_reason(text)] for path, text in texts().items()}
+    assert {path: lines for path, lines in silent.items() if lines} == {}

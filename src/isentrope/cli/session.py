@@ -93,7 +93,7 @@ def run(command: Command, notes: Iterable[logging.LogRecord] = ()) -> None:
             if failures:
                 raise typer.Exit(1)
             sys.stdout.flush()
-    except BaseException as error:
+    except BaseException as error:  # raised again
         forget_frames(error)  # they hold models, and with them the group that is left
         raise
     finally:

@@ -137,7 +137,7 @@ def refusal_by_name(lm: Any) -> Generator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # code of any model may fail by any class
         frames = traceback.walk_tb(error.__traceback__)
         codes = [(frame.f_code, Path(frame.f_code.co_filename)) for frame, _ in frames]
         raised_in = codes[-1][1]

@@ -223,7 +223,7 @@ def _when_gathered(
             stack.callback(layer.register_forward_pre_hook(visit_all).remove)
         try:
             yield
-        except BaseException:
+        except BaseException:  # raised again: also an interrupted pass leaves layers gathered
             ran = [x for _, x in layers if x._get_fsdp_state()._is_root is not None]
             for layer in ran:
                 getattr(layer, "reset_iter_state", layer.reshard)()  # newer torch resets more

@@ -35,7 +35,7 @@ def never_raising(hook: Hook) -> Hook:
             hook(self, args, state, control, **kwargs)
         except SharedPassError:
             raise
-        except Exception as error:
+        except Exception as error:  # a reading must not end a training run, whatever fails in it
             self.off = True
             try:
                 self.switch_off(state.global_step + 1, error)
@@ -66,7 +66,7 @@ def on_every_process(shared: bool, work: Callable[[], _T]) -> _T:
         return work()
     except ALIKE:
         raise
-    except Exception as error:
+    except Exception as error:  # this process has left the pass, whatever the reason
         raise SharedPassError(
             f"The entropy probe failed in a pass that all processes share, so training ends: "
             f"{error} Go on without it: isentrope train --from RUN/training_state/step_N --out NEW "

@@ -61,7 +61,7 @@ class PartitionedStep:
         """Keep what a step uses; an error inside DeepSpeed's step waits until it is over."""
         try:
             self._keep_parts(optimizer)
-        except Exception as error:
+        except Exception as error:  # raised by the probe later, whatever it is
             self._failure = error
 
     def _keep_parts(self, optimizer: torch.optim.Optimizer) -> None:

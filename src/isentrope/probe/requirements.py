@@ -99,7 +99,7 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
             require_torch_step(optimizer_class)
             try:
                 optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(2, 2))], **options)
-            except Exception:
+            except Exception:  # of any class of optimizer: the trainer makes it too, and says why
                 return
         inner = bare_optimizer(cast(torch.optim.Optimizer, optimizer))
         name = type(inner).__name__
@@ -122,7 +122,7 @@ def _find_planned_optimizer(trainer: Any) -> tuple[type, dict[str, Any]] | None:
         return chosen
     try:
         return trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    except Exception as error:
+    except Exception as error:  # of whatever package the optimizer comes from
         makes = getattr(type(trainer).create_optimizer, "__module__", "")
         if makes != "transformers.trainer":
             return None  # it makes another one itself, which the first step checks

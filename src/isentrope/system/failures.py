@@ -74,7 +74,7 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except (IsentropeError, *ENDINGS):
         raise
-    except BaseException as error:
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         number = os_error_number(error)
         if number in (None, errno.EIO) and _count_free_bytes(path) < _FULL:
             number = errno.ENOSPC  # libraries that do not say why

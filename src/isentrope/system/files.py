@@ -129,7 +129,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
         with naming(target):
             yield partial
         publish_folder(partial, target)
-    except BaseException:
+    except BaseException:  # raised again: also an interrupted folder is removed
         shutil.rmtree(partial, ignore_errors=True)
         remove_empty(created)
         raise

@@ -153,7 +153,7 @@ def together(work: Callable[[], _T]) -> _T:
     """
     try:
         result = work()
-    except Exception as error:
+    except Exception as error:  # raised again: the others must not wait, whatever failed
         gather(f"{type(error).__name__}: {error}")
         raise
     for number, sentence in enumerate(gather("")):

@@ -82,7 +82,7 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], list[
             for kind, body in (files | log).items():
                 written.append(write_bytes(folder / f"{stem}.{kind}", body))
             rotate(folder, logging)
-        except BaseException:
+        except BaseException:  # raised again: also an interrupted log leaves no part of it
             for path in written:
                 path.unlink(missing_ok=True)
             raise

@@ -211,7 +211,7 @@ def under_way(files: RunFiles, verb: str, smaller: str) -> Iterator[None]:
             yield
     except TrainingDivergedError:
         raise  # a run resumed from the last checkpoint would end the same way
-    except Exception as error:
+    except Exception as error:  # raised again: the run may be resumed after any
         if sentence := kept():
             log.warning("The run stopped. %s", sentence)
         if not is_lack_of_memory(error):

@@ -8,7 +8,7 @@ import torch
 from isentrope import EstimatorOptions
 from isentrope.attribution.frontier.gradient_products import GradientPair, alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
+from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle.plain import gradients
@@ -39,8 +39,7 @@ def test_it_is_the_enumerated_angle_within_its_error(per):
     policy, E = exact.policy, batch(exact, 3000, 2)
     P = positive(policy)
     sample = score_batch(policy, E, EstimatorOptions(per))
-    g_H, g_J = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 8)
-    found = alignment(GradientPair(g_J, g_H, P))
+    found = alignment(GradientPair.on_batch(policy, E, sample, P, 8))
     truth = exact_cosine(exact, per, P)
     assert 0 < found.se < 0.1
     assert abs(found.value - truth) < 4 * found.se

@@ -12,7 +12,6 @@ from isentrope import EstimatorOptions
 from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.frontier import frontier_of_step
 from isentrope.attribution.frontier.gradient_products import GradientPair
-from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import axpy, zeros
 from isentrope.oracle.plain import gradients
@@ -158,8 +157,7 @@ def measured_pair():
     _, step = step_of(exact, 16)
     E = batch(exact, 3000, 5)
     sample = score_batch(exact.policy, E)
-    g_H, g_J = gradients_by_group(exact.policy, E, [sample, of_reward(sample, E.rewards)], 16)
-    return GradientPair(g_J, g_H, step.preconditioner), step
+    return GradientPair.on_batch(exact.policy, E, sample, step.preconditioner, 16), step
 
 
 def frontier_with(**parts):

@@ -9,7 +9,6 @@ from isentrope.attribution.frontier.edge import Edge
 from isentrope.attribution.frontier.ellipse import Ellipse
 from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.attribution.frontier.places import place_part
-from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import axpy, multiply
 from tests import cases
@@ -29,8 +28,9 @@ DIRECTIONS = 10_000
 def edge_of(exact, step, prompts=3000):
     E = batch(exact, prompts, 5)
     sample = score_batch(exact.policy, E)
-    g_H, g_J = gradients_by_group(exact.policy, E, [sample, of_reward(sample, E.rewards)], 16)
-    return Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
+    return Edge.of_step(
+        GradientPair.on_batch(exact.policy, E, sample, step.preconditioner, 16), step
+    )
 
 
 @pytest.mark.parametrize(("name", "per"), by_turns(["table", "qwen2"]))
@@ -104,10 +104,10 @@ def test_rewards_without_spread_have_no_frontier():
     exact = cases.small_exact("table")
     _, step = step_of(exact, 16)
     E = batch(exact, 64, 5)
+    E = E.with_columns(rewards=torch.ones(len(E)))
     sample = score_batch(exact.policy, E)
-    same = of_reward(sample, torch.ones(len(E)))
-    g_H, g_J = gradients_by_group(exact.policy, E, [sample, same], 16)
-    edge = Edge.of_step(GradientPair(g_J, g_H, step.preconditioner), step)
+    gradients = GradientPair.on_batch(exact.policy, E, sample, step.preconditioner, 16)
+    edge = Edge.of_step(gradients, step)
     assert "earn the same reward" in edge.missing[0]
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from isentrope.sampling.tasks.load import load_task
+from isentrope import load_task
 
 FILE = """
 from isentrope.sampling.prompts import Prompt

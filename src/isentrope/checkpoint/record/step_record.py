@@ -105,7 +105,7 @@ class StepRecorder:
         """Record a pass; an error inside the trainer's own calls waits until they are over."""
         try:
             self._record_pass(args, kwargs, output[0])
-        except Exception as error:
+        except Exception as error:  # whatever it is, the trainer's step goes on
             self._failure = error
 
     def _record_pass(self, args: Any, kwargs: Any, hidden: Tensor) -> None:
