@@ -108,14 +108,14 @@ def test_layer_norm_as_torch_differentiates_it_is_refused(torchs_layer_norm, pre
 
 def test_without_room_for_a_copy_float32_is_compared_as_it_is(torchs_layer_norm, monkeypatch):
     monkeypatch.setattr(derivative_guard, "free_memory", lambda device: 0)
-    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
+    with pytest.raises(DerivativeError):
         require_derivatives(cases.policy("gpt2", precision="float32"), cases.ragged(), TWICE[0])
     require_derivatives(cases.policy("qwen2", precision="float32"), cases.ragged(), TWICE[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_derivative_wrong_by_three_per_cent_is_refused(mode):
-    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
+    with pytest.raises(DerivativeError):
         require_derivatives(own_activation(Squares()), cases.ragged(), mode)
 
 
