@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import in_test, limited, require_split
 
 _NOUNS = """

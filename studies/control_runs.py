@@ -23,7 +23,8 @@ from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.addition import longest_response
 from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.task import Task, limited

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import Task
 from studies.control_runs import (
     SETTINGS,

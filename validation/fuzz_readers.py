@@ -32,8 +32,8 @@ from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.system import errors, reading
 from isentrope.system.files import MANIFEST, MARKER, write_manifest
 from isentrope.system.manifest import verify
-from isentrope.training.checkpoints import require_resumable
 from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.update.optimizer_state import GROUP_SETTINGS, load_optimizer_state
 from isentrope.verbs.batch_files import read_rollouts

@@ -14,7 +14,7 @@ import random
 import re
 from itertools import combinations, product
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import in_test, limited, require_probability, require_split
 
 NUMBERS = 4

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.addition import (
     STYLES,
     Addition,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.addition import STYLES, Addition, demonstrate, numbers_of
 from isentrope.sampling.tasks.task import require_probability
 

@@ -18,7 +18,7 @@ import random
 import re
 from collections import Counter
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import in_test, limited, require_probability, require_split
 
 LARGEST = 16

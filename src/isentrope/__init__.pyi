@@ -11,7 +11,7 @@ from isentrope.system.progress import ProgressCallback
 from isentrope.policy.sampler_record import LogprobCheck, check_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.generate import sample
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import Task
 from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.advantages import with_rewards, with_advantages

@@ -53,6 +53,8 @@ LIGHT = ("isentrope.config.io",)
 DRAWN = ("TRAINED", "--prompts", "PROMPTS")
 RECORDED = ("--set", "estimator.objective=recorded")
 WEIGHTS = ("--set", "batch_config.dataset_options.weights=[1, 2]")
+CLIPPED = "control.name=clip_cov"
+SHARE = ("--set", "trial.options.clip_cov.shar=1")
 DIGITS = ("--set", "batch_config.dataset_options.digits=2")
 MISTAKES = {
     "a file": ["measure", "nothing.yaml"],
@@ -96,6 +98,40 @@ MISTAKES = {
     "a control of runs": ["try", "cispo", *DRAWN, "--reward", "prompts"],
     "a control's file": ["try", "REWARD:Control", *DRAWN, "--reward", "prompts"],
     "a control of training": ["train", "TRAINING", "--set", "control.name=rpeo_r"],
+    "a control's option": ["try", "clip_cov", *DRAWN, "--reward", "prompts", *SHARE],
+    "no control": ["try", "REWARD:reward", *DRAWN, "--reward", "prompts"],
+    "an option of training": [
+        "train",
+        "TRAINING",
+        "--set",
+        CLIPPED,
+        "--set",
+        "control.options.a=1",
+    ],
+    "a strength of training": [
+        "train",
+        "TRAINING",
+        "--set",
+        CLIPPED,
+        "--set",
+        "control.strength=-1",
+    ],
+    "no control of training": ["train", "TRAINING", "--set", "control.name=REWARD:reward"],
+    "a trainer's field": ["train", "TRAINING", "--set", "trainer.num_iteratons=2"],
+    "a trainer's value": ["train", "TRAINING", "--set", "trainer.weight_decay=heavy"],
+    "a trainer's choice": ["train", "TRAINING", "--set", "trainer.lr_scheduler_type=cosin"],
+    "a loss": ["train", "TRAINING", "--set", "trainer.loss_type=grpoo"],
+    "a tracker": ["train", "TRAINING", "--set", "output.report_to=[wand]"],
+    "no vLLM": ["train", "TRAINING", "--set", "trainer.use_vllm=true"],
+    "a model to train": ["train", "TRAINING", "--set", "model.path=no/such/model"],
+    "a field of fine-tuning": ["sft", "TUNING", "--set", "trainer.learning_rat=1"],
+    "a model to tune": ["sft", "TUNING", "--set", "model.path=RUNS"],
+    "passes of a batch": ["sft", "TUNING", "--set", "fine_tuning.micro_batch=3"],
+    "a run that is there": ["train", "TRAINING", "--out", "BEGUN"],
+    "no run": ["train", "--resume", "MODEL"],
+    "a key of a run": ["train", "--resume", "BEGUN", "--set", "training.seed=3"],
+    "a value of a run": ["train", "--resume", "BEGUN", "--set", "training.steps=many"],
+    "no checkpoint of a run": ["train", "--from", "MODEL", "--out", "new"],
     "a reward of training": ["train", "TRAINING", "--set", "data.dataset_name=REWARD:harder"],
 }
 
@@ -145,6 +181,11 @@ def mistakes(tmp_path_factory):
     files["TRAINING"] = folder / "train.yaml"
     data = f"data: {{dataset_name: prompts, dataset_path: {files['PROMPTS']}}}"
     files["TRAINING"].write_text(f"model: {{path: nothing}}\n{data}")
+    files["TUNING"] = folder / "tune.yaml"
+    files["TUNING"].write_text(f"model: {{path: {model}}}\nfine_tuning: {{batch_size: 8}}\n{data}")
+    files["BEGUN"] = folder / "begun"
+    files["BEGUN"].mkdir()
+    (files["BEGUN"] / "config.yaml").write_bytes(files["TRAINING"].read_bytes())
     files["TRAINED"] = folder / "trained"
     copytree(model, files["TRAINED"])
     (files["TRAINED"] / "optimizer.pt").touch()
@@ -203,6 +244,22 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
         "a control's file": "defines no 'Control'",
         "a control of training": "the nearest is 'repo_r'",
         "a reward of training": "needs 'difficulty'",
+        "a control's option": "has no option 'shar': it has bounds, lower, upper",
+        "no control": "is not a token control",
+        "an option of training": "has no option 'a'",
+        "a strength of training": "strength: Input should be greater than or equal to 0",
+        "no control of training": "is not a token control",
+        "a trainer's field": "the nearest field of GRPOConfig is 'num_iterations'",
+        "a trainer's value": "'heavy' does not fit GRPOConfig",
+        "a trainer's choice": "the nearest is 'cosine'",
+        "a loss": "the nearest is 'grpo'",
+        "a tracker": "the nearest is 'wandb'",
+        "a field of fine-tuning": "'learning_rate', and it is set by fine_tuning.learning_rate",
+        "passes of a batch": "cannot be shared evenly",
+        "a run that is there": "holds a run: resume it by",
+        "no run": "holds no run",
+        "a key of a run": "would make it another run",
+        "no checkpoint of a run": "is not a checkpoint of a training run",
     }.items(),
 )
 def test_a_mistake_of_a_folder_names_what_to_type(mistake, words, mistakes):

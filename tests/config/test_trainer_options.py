@@ -3,7 +3,7 @@ import re
 import pytest
 
 from isentrope.config.io import ConfigError
-from isentrope.config.trl import trainer_options
+from isentrope.config.trainer_section import trainer_options
 
 trl = pytest.importorskip("trl")
 TAKEN = {"learning_rate": "training.learning_rate"}

@@ -3,7 +3,8 @@ import json
 import pytest
 import torch
 
-from isentrope.training.models import find_model, load_trainable
+from isentrope.models.trainable import find_model
+from isentrope.training.models import load_trainable
 from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import small_policy
 

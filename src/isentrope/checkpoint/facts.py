@@ -17,6 +17,7 @@ import torch
 from isentrope.checkpoint.digests import Digests, checkpoint_digests
 from isentrope.checkpoint.files import (
     ADAPTER,
+    NEXT_UPDATE,
     CheckpointFolder,
     named_path,
     step_name,
@@ -25,7 +26,7 @@ from isentrope.checkpoint.files import (
 from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.checkpoint.infer.settings import Setting, read_arguments, settings_in_files
 from isentrope.checkpoint.record.contract import read_contract
-from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control, read_next_update
+from isentrope.checkpoint.record.next_update import read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.checkpoint_folder import require_checkpoint, require_optimizer

@@ -36,15 +36,22 @@ CONTRACT = "contract.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"
 TRAINER_STATE = "trainer_state.json"
+STATE = "isentrope_state.json"
+"""File of a run's checkpoint with the states of its parts."""
 RESTORE_CHECKPOINT = "Restore the checkpoint, or choose another."
 """What to do where a file of a checkpoint is wrong."""
-_STEP_KEYS = {TRAINER_STATE: "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
+_STEP_KEYS = {TRAINER_STATE: "global_step", CONTRACT: "step", STATE: "step"}
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
 
+NEXT_UPDATE = "next_update"
+"""Folder of the step that training took next."""
 HELD_OUT_FILE = "held_out.jsonl"
 """File of `next_update/` with prompts that the run does not train on."""
+
+DCP_METADATA = ".metadata"
+"""File of a folder that torch.distributed.checkpoint wrote."""
 
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 _T = TypeVar("_T")

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from isentrope.checkpoint.facts import CheckpointFacts
+from isentrope.checkpoint.files import NEXT_UPDATE
 from isentrope.checkpoint.in_force import SettingsInForce, allowed, refuse
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.unshown import notes_on_base, notes_on_batch
@@ -23,7 +24,7 @@ from isentrope.checkpoint.limits import (
     stale_batch,
     unlike_advantages,
 )
-from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control
+from isentrope.checkpoint.record.next_update import read_control
 from isentrope.checks.checkpoint import describe_groups, disagreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.adapter import base_type, stored_types

@@ -265,34 +265,3 @@ class InFolder(Command):
 @dataclass(frozen=True, kw_only=True)
 class Changeable(Overridden, InFolder, Verified):
     """A verb whose settings and run folder can be chosen."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRun(Reader):
-    """A verb that starts a run, or resumes one; a run that starts has a configuration."""
-
-    config: Annotated[str | None, Argument(metavar="[CONFIG]", help="A YAML file of settings.")] = (
-        None
-    )
-    resume: Annotated[str | None, Option(metavar="RUN", help="Resume this run folder.")] = None
-
-    @property
-    def beginnings(self) -> tuple[str | None, ...]:
-        """What the run may begin with, of which one is given."""
-        return self.config, self.resume
-
-    def read(self) -> None:
-        """Read the configuration of a run that starts, and look for the files that it names."""
-        from isentrope.checkpoint.folders import require_present
-
-        self.require_one_beginning()
-        if self.config is not None:
-            require_present(self.configuration)
-
-    def require_one_beginning(self) -> None:
-        """Refuse a run that has no beginning, or several."""
-        if sum(beginning is not None for beginning in self.beginnings) != 1:
-            raise ValueError(
-                "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
-                "--from CHECKPOINT to start a run at a checkpoint of another."
-            )

@@ -93,7 +93,7 @@ def _describe_evaluation(config: Any) -> str:
 def _describe_training(config: Any) -> str:
     from isentrope.config.train import SftConfig
     from isentrope.config.trl import grpo_options, sft_options
-    from isentrope.training.models import find_model
+    from isentrope.models.trainable import find_model
 
     find_model(config.model.path)
     config.data.require_files()

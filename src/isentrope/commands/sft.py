@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.commands.command import Changeable, Conclusion, NewRun
+from isentrope.commands.command import Changeable, Conclusion
+from isentrope.commands.new_run import NewRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,15 @@ class SftCommand(NewRun, Changeable):
 
         assert self.config is not None
         return load_config(self.config, self.overrides, SftConfig)
+
+    def settings_of_begun(self) -> Any:
+        """The configuration of a run that goes on."""
+        from isentrope.config.train import SftConfig
+        from isentrope.run.begun import begun_settings
+        from isentrope.training.run_files import RunFiles
+
+        assert self.resume is not None
+        return begun_settings(RunFiles(self.resume), self.overrides, SftConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """The last loss, what held-out prompts are answered, and where the model is."""

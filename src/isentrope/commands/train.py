@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from isentrope.commands.command import Changeable, Command, Conclusion, NewRun, command_line
+from isentrope.commands.command import Changeable, Command, Conclusion, command_line
+from isentrope.commands.new_run import NewRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,17 @@ class TrainCommand(NewRun, Start, Changeable):
 
         assert self.config is not None
         return load_config(self.config, self.overrides, TrainConfig)
+
+    def settings_of_begun(self) -> Any:
+        """The configuration of a run that goes on, or begins at a checkpoint of another."""
+        from isentrope.config.train import TrainConfig
+        from isentrope.run.begun import begun_settings, branched_settings
+        from isentrope.training.run_files import RunFiles
+
+        if self.start is not None:
+            return branched_settings(self.start, self.overrides)[2]
+        assert self.resume is not None
+        return begun_settings(RunFiles(self.resume), self.overrides, TrainConfig)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """What its log says from the first step to the last, where the run is, and what is next."""

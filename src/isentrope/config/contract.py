@@ -1,7 +1,6 @@
 """The control and the contract of a training run, from the whole of its configuration.
 
-The contract is what every checkpoint says of the run, so that its step can be replayed. The section
-`control` is compared with the rest of the run: what does not fit it, and what does nothing.
+The contract is what every checkpoint says of the run, so that its step can be replayed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,72 +8,20 @@ from functools import partial
 from typing import Any
 
 from isentrope.checkpoint.infer.arguments import SavedArguments
-from isentrope.checkpoint.infer.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 from isentrope.checkpoint.infer.settings import obstacles_of
 from isentrope.checkpoint.infer.step import Use
-from isentrope.config.io import ConfigError
+from isentrope.config.control_fields import draws_held_out
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
 from isentrope.control.controls import COLUMN_OPTIONS, options_in_files
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import draw_held_out
 from isentrope.control.run_control import RunControl
-from isentrope.control.trainer_fields import TrainerFields
 from isentrope.nouns.choices import RECORDED
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.system.log import log
 from isentrope.system.processes import world_size
 from isentrope.update.objective import sequence_weights
-
-
-def trainer_fields(config: TrainConfig) -> dict[str, Any]:
-    """Fields of TRL's configuration that the control sets.
-
-    Returns:
-        Field and value.
-
-    Raises:
-        ConfigError: If the control does not fit the rest of the configuration.
-    """
-    control = config.control.build()
-    if control is None:
-        return {}
-    name = config.control.name
-    passed = config.trainer
-    fields = control.fields() if isinstance(control, TrainerFields) else {}
-    refused = dict.fromkeys(fields, "is set by the control's own options")
-    refused |= {
-        field: f"acts on entropy too (control.name={same_kind} is the control of that kind)"
-        for field, same_kind in CONTROLS.items()
-    }
-    if isinstance(control, TokenRule):
-        refused |= {
-            field: f"{words}, and the control gives every token a weight of its own"
-            for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items()
-            if passed.get(field) not in (None, *usual)
-        }
-    if draws_held_out(config) and passed.get("num_iterations", 1) > 1:
-        refused["num_iterations"] = (
-            "has later steps start elsewhere than at the policy that drew the batch, where the "
-            "control measures"
-        )
-    for field in refused.keys() & passed:
-        raise ConfigError(
-            f"control.name={name} does not go with trainer.{field}={passed[field]}, which "
-            f"{refused[field]}: leave it out."
-        )
-    if isinstance(control, TokenRule):
-        obstacle = control.refusal(config.training.group_size)
-        if obstacle:
-            raise ConfigError(
-                f"control.name={name} does not go with training.group_size: {obstacle}."
-            )
-    return fields
-
-
-def draws_held_out(config: TrainConfig) -> bool:
-    """Whether the control draws evaluation batches of its own."""
-    return getattr(config.control.build(), "needs", None) == "influence"
 
 
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:

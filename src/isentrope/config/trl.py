@@ -1,28 +1,28 @@
-"""TRL's configurations from ours: the fields that a run sets, and those of the section `trainer`.
+"""TRL's configurations from ours: fields that a run sets, and those of the section `trainer`."""
 
-The latter are passed through by name, if they are of TRL's type.
-"""
-
-import dataclasses
-import math
 import os
-import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-import torch
-from pydantic import TypeAdapter, ValidationError
-
-from isentrope.checkpoint.infer.passed import RANGES, SHARDING, managed_fields
-from isentrope.config.contract import trainer_fields
+from isentrope.checkpoint.infer.passed import SHARDING, managed_fields
+from isentrope.config.control_fields import trainer_fields
 from isentrope.config.io import ConfigError
-from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
+from isentrope.config.trainer_section import require_fields, trainer_options
+from isentrope.config.trl_source import trackers_in_source, types_in_source
+from isentrope.models.trainable import require_trainable_model
 from isentrope.system.extras import MissingPackageError
 from isentrope.system.processes import on_one_gpu, world_size
+
+_CLASSES = {
+    "train": "trl.trainer.grpo_config:GRPOConfig",
+    "sft": "trl.trainer.sft_config:SFTConfig",
+}
+"""The configuration of TRL of each verb that trains."""
 
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:
@@ -35,8 +35,14 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
 
 def training_device(fields: Mapping[str, Any], *, has_gpu: bool | None = None) -> str:
     """The device that a run with a `trainer` section trains on; None: as this machine has one."""
-    available = torch.cuda.is_available() if has_gpu is None else has_gpu
+    available = _has_gpu() if has_gpu is None else has_gpu
     return "cuda" if available and not fields.get("use_cpu") else "cpu"
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def planned_fields(fields: Mapping[str, Any]) -> list[bool]:
@@ -81,49 +87,61 @@ def draws_by_vllm(trainer: Mapping[str, Any]) -> bool:
     return bool(trainer.get("use_vllm"))
 
 
-def trainer_options(
-    section: Mapping[str, Any], options_class: type, taken: Mapping[str, str]
-) -> dict[str, Any]:
-    """Check what a `trainer` section passes to a configuration of TRL.
+def require_trainable(config: TrainConfig | SftConfig) -> None:
+    """Refuse settings of which no trainer can be made, as far as they and sources tell.
 
     Args:
-        section: The section.
-        options_class: The dataclass it goes to, GRPOConfig or SFTConfig.
-        taken: Fields that are set elsewhere, and where.
-
-    Returns:
-        A copy of the section.
+        config: Of the run.
 
     Raises:
-        ConfigError: If a field is unknown, set elsewhere, plainly of another type or out of
-            range.
+        ConfigError: If a field of TRL is unknown or does not fit, or settings do not fit each
+            other.
+        FileNotFoundError: If there is no such model.
+        ValueError: If the model cannot be trained so.
     """
-    types = typing.get_type_hints(options_class)
-    fields = {field.name for field in dataclasses.fields(options_class) if field.init}
-    for name, value in section.items():
-        if name in taken:
-            _, by_nothing, cause = taken[name].rpartition("nothing: ")
-            reason = cause if by_nothing else f"it is set by {cause}"
-            raise ConfigError(f"trainer.{name} cannot be given there: {reason}.")
-        if name not in fields:
-            nearest = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"Unknown key 'trainer.{name}': the nearest field of {options_class.__name__} is "
-                f"{nearest!r}."
-            )
-        try:
-            TypeAdapter(types[name]).validate_python(value, strict=True)
-        except ValidationError as error:
-            raise ConfigError(
-                f"trainer.{name}: {brief(value)} does not fit {options_class.__name__} "
-                f"({error.errors()[0]['msg']})."
-            ) from error
-        low, high = RANGES.get(name, (-math.inf, math.inf))
-        if isinstance(value, (int, float)) and not low <= value <= high:
-            raise ConfigError(
-                f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
-            )
-    return dict(section)
+    verb = _verb_of(config)
+    types = types_in_source(_CLASSES[verb]) if config.trainer else None
+    if types is not None:
+        name = _CLASSES[verb].partition(":")[2]
+        require_fields(config.trainer, name, types, managed_fields(verb))
+    require_spreadable(config.model, config.trainer)
+    if draws_by_vllm(config.trainer):
+        require_vllm_to_train()
+    for tracker in config.output.report_to:
+        if tracker not in ("tensorboard", "all", "none"):
+            _require_tracker(tracker)
+    if isinstance(config, TrainConfig):
+        _passed_to_grpo(config, dict(config.trainer))
+    else:
+        _micro_batches(config)
+    model = config.model
+    require_trainable_model(
+        model.path, model.lora_rank, model.lora_alpha, allow_hub=model.allow_hub
+    )
+
+
+def _require_tracker(name: str) -> None:
+    """Refuse a tracker that transformers does not know."""
+    trackers = trackers_in_source()
+    if trackers and name not in trackers:
+        nearest = get_close_matches(name, trackers, n=1, cutoff=0.0)[0]
+        raise ConfigError(
+            f"output.report_to: {name!r} is no tracker that transformers knows: the nearest is "
+            f"{nearest!r}, and [] is none."
+        )
+
+
+def require_vllm_to_train() -> None:
+    """Refuse vLLM where it is not installed.
+
+    Raises:
+        ConfigError: With what to do.
+    """
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "trainer.use_vllm=true, and vLLM is not installed: `pip install 'trl[vllm]'`, or leave "
+            "it out, and transformers samples."
+        )
 
 
 def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
@@ -138,12 +156,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
             fit the rest.
     """
     training = config.training
-    grpo_config, passed = _check_passed(config, "train", "trl.trainer.grpo_config:GRPOConfig")
-    groups_per_pass, passes = _divide_batch(
-        "training.prompts_per_step", training.prompts_per_step, training.groups_per_pass
-    )
-    passed |= trainer_fields(config)
-    _require_fit(config, passed)
+    grpo_config, passed = _check_passed(config)
+    groups_per_pass, passes = _passed_to_grpo(config, passed)
     usual = {
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
@@ -180,10 +194,8 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         ConfigError: If the batch cannot be shared by the processes in micro-batches.
     """
     tuning = config.fine_tuning
-    _, passed = _check_passed(config, "sft", "trl.trainer.sft_config:SFTConfig")
-    micro_batch, passes = _divide_batch(
-        "fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch
-    )
+    _, passed = _check_passed(config)
+    micro_batch, passes = _micro_batches(config)
     usual = {"lr_scheduler_type": "cosine", "weight_decay": 0.01}
     fixed = {
         "warmup_steps": tuning.warmup_steps,
@@ -197,12 +209,32 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
     return _add_run_fields(config, tuning, folder, usual, passed) | fixed
 
 
-def _check_passed(
-    config: TrainConfig | SftConfig, verb: Literal["train", "sft"], name: str
-) -> tuple[Any, dict[str, Any]]:
-    """The class of TRL of a dotted name, and what the section `trainer` passes to it, checked."""
+def _passed_to_grpo(config: TrainConfig, passed: dict[str, Any]) -> tuple[int, int]:
+    """Add the control's fields to those that are passed; prompt groups per pass, and passes."""
+    training = config.training
+    divided = _divide_batch(
+        "training.prompts_per_step", training.prompts_per_step, training.groups_per_pass
+    )
+    passed |= trainer_fields(config)
+    _require_fit(config, passed)
+    return divided
+
+
+def _micro_batches(config: SftConfig) -> tuple[int, int]:
+    """Demonstrations per pass, and passes."""
+    tuning = config.fine_tuning
+    return _divide_batch("fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch)
+
+
+def _verb_of(config: TrainConfig | SftConfig) -> Literal["train", "sft"]:
+    return "train" if isinstance(config, TrainConfig) else "sft"
+
+
+def _check_passed(config: TrainConfig | SftConfig) -> tuple[Any, dict[str, Any]]:
+    """The configuration class of TRL, and what the section `trainer` passes to it, checked."""
+    verb = _verb_of(config)
     try:
-        options_class = resolve_name(name)
+        options_class = resolve_name(_CLASSES[verb])
     except ImportError as error:
         raise MissingPackageError("trl", "Training") from error
     passed = trainer_options(config.trainer, options_class, managed_fields(verb))
@@ -218,7 +250,7 @@ def _add_run_fields(
     passed: dict[str, Any],
 ) -> dict[str, Any]:
     """The usual fields, those that are passed otherwise, and those that no run may change."""
-    on_cpu = not torch.cuda.is_available()
+    on_cpu = not _has_gpu()
     usual |= {"bf16": False, "gradient_checkpointing": False, "use_cpu": on_cpu}
     if on_cpu and world_size() > 1:
         usual["ddp_backend"] = "gloo"

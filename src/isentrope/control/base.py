@@ -5,19 +5,17 @@
 The plain objective has c_ik = w_i A_i and d = 0; a control replaces c, and may add d. Its input is
 the whole batch of the step, so the result does not depend on micro-batches or processes, and
 `isentrope try` and training call the same function.
+
+Options are checked when a configuration is read, so torch is imported where a control acts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, ClassVar, TypeVar, dataclass_transform
 
-import torch
 from pydantic import dataclasses
-from torch import Tensor
 
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.streams import generator_of
 from isentrope.system.number_types import OPTIONS
 from isentrope.system.number_types import Count as Count
 from isentrope.system.number_types import NotNegative as NotNegative
@@ -25,6 +23,11 @@ from isentrope.system.number_types import Part as Part
 from isentrope.system.number_types import Positive as Positive
 from isentrope.system.number_types import Share as Share
 from isentrope.system.number_types import Signed as Signed
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from isentrope.nouns.rollouts import Rollouts
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,10 @@ class Tokens:
         """(n, t) A_i at every token of its sequence, 0 where there is none."""
         return self.advantages[:, None] * self.mask
 
-    def generator(self) -> torch.Generator:
+    def generator(self) -> Generator:
         """Random numbers of this step, the same on every process."""
+        from isentrope.sampling.streams import generator_of
+
         return generator_of(self.seed, self.step, 0, 11)
 
 
@@ -263,7 +268,9 @@ def without_random_tokens(tokens: Tokens, among: Tensor, share: float) -> Tensor
     Returns:
         (n, t) c'.
     """
-    order = torch.randperm(int(among.sum()), generator=tokens.generator())
+    from torch import randperm
+
+    order = randperm(int(among.sum()), generator=tokens.generator())
     selection = _select_first(order, among, share, total=int(tokens.mask.sum()))
     return tokens.weights.masked_fill(selection, 0.0)
 
@@ -271,7 +278,7 @@ def without_random_tokens(tokens: Tokens, among: Tensor, share: float) -> Tensor
 def _select_first(order: Tensor, among: Tensor, share: float, *, total: int) -> Tensor:
     """(n, t) bool, the first max(⌊share · total⌋, 1) candidates in an order of them."""
     number = max(int(share * total + 1e-9), 1)  # robust to the rounding of a decimal share
-    selection = torch.zeros(among.numel(), dtype=torch.bool)
+    selection = among.new_zeros(among.numel())
     selection[among.flatten().nonzero()[:, 0][order[:number]]] = True
     return selection.view_as(among)
 

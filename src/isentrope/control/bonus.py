@@ -25,7 +25,6 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator
 
 from isentrope.control.base import Rewritten, TokenRule, options
-from isentrope.estimators.jackknife import Units
 from isentrope.nouns.choices import Per, PerOption, require_per
 
 
@@ -49,6 +48,8 @@ class Bonus(PerOption, TokenRule):
 
     def apply(self, tokens, strength):
         """Add the bonus."""
+        from isentrope.estimators.jackknife import Units
+
         mask = tokens.mask.double()
         H = tokens.entropies
         per_token = self.per == "token"

@@ -5,9 +5,11 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field
 
 from isentrope.control.base import Count, Positive, options
-from isentrope.control.gradients import GROUPS_PER_SAMPLE
 from isentrope.nouns.choices import Per, PerOption, require_per
 from isentrope.system.one_line import changed_fields, one_line
+
+GROUPS_PER_SAMPLE = 4
+"""Groups of prompts per sample of a single correction, over which errors are computed."""
 
 
 @options

@@ -15,7 +15,13 @@ from isentrope.control.base import TokenRule
 from isentrope.control.bonus import Bonus
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.covariance import ClipCov, KlCov
-from isentrope.control.names import FIELD_NAMES, STEP_NAMES, TOKEN_NAMES, require_control
+from isentrope.control.names import (
+    FIELD_NAMES,
+    STEP_NAMES,
+    TOKEN_NAMES,
+    not_a_control,
+    require_control,
+)
 from isentrope.control.repo_r import RepoR
 from isentrope.control.trainer_fields import (
     AdaptiveBonus,
@@ -65,10 +71,7 @@ def control_class(name: str) -> type:
     require_control(name)
     control = load_file_name(name, "control")
     if not (isinstance(control, type) and issubclass(control, TokenRule) and is_dataclass(control)):
-        raise ValueError(
-            f"{name} is not a token control: write a subclass of isentrope.control.base.TokenRule "
-            "under the decorator `options`, as examples/controls do."
-        )
+        raise ValueError(not_a_control(name))
     option = COLUMN_OPTIONS.get(control.needs or "")
     if control.needs and option not in {field.name for field in fields(control)}:
         columns = ", ".join(f"{column!r} (option {o!r})" for column, o in COLUMN_OPTIONS.items())

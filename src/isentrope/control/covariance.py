@@ -22,12 +22,10 @@ micro-batch, as in the source. Its result depends on training.micro_batch and on
 processes, as does that of `adaptive` and of no other control.
 """
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.control.base import (
     NotNegative,
     Part,
@@ -39,6 +37,9 @@ from isentrope.control.base import (
     without_random_tokens,
 )
 from isentrope.control.trainer_fields import TrainerFields
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BOUNDS = {"quantile": (0.98, 1.0), "published": (1.0, 5.0)}
 
@@ -74,11 +75,13 @@ class ClipCov(TokenRule):
 
     def apply(self, tokens, strength):
         """Drop tokens."""
+        from isentrope.attribution.proxies.proxies import token_covariance
+
         mask = tokens.mask
         low, high = self._limits
         covariance = -token_covariance(tokens.logprobs, mask, tokens.advantages)
         if self.bounds == "quantile":
-            quantiles = torch.tensor([low, high], dtype=torch.float64)
+            quantiles = covariance.new_tensor([low, high])
             lowest, highest = covariance[mask].quantile(quantiles)
             candidates = mask & (covariance > lowest) & (covariance <= highest)
         else:
@@ -132,7 +135,9 @@ class KlCov(TokenRule, TrainerFields):
         Returns:
             A scalar.
         """
+        from isentrope.attribution.proxies.proxies import token_covariance
+
         negative_covariance = token_covariance(logprobs.detach(), mask, advantages)
         penalised = lowest_share(negative_covariance.cpu(), mask.cpu(), self.share)
         penalised = penalised.to(logprobs.device)
-        return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()
+        return (weights[:, None] * log_ratios.abs()).where(penalised, 0.0).sum()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isentrope.control.budget_options import GROUPS_PER_SAMPLE
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
@@ -24,9 +25,6 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
-
-GROUPS_PER_SAMPLE = 4
-"""Groups of prompts per sample of a single correction, over which errors are computed."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 
-from isentrope.system.python_file import FILE_NAME, require_defined
+from isentrope.system.python_file import FILE_NAME, is_plain, require_defined
 
 TOKEN_NAMES = ("clip_cov", "repo_r", "bonus")
 """Controls that rewrite the weights of an update batch."""
@@ -55,6 +55,23 @@ def require_control(name: str) -> None:
             f"{', '.join(CONTROL_NAMES)}, or FILE.py:NAME."
         )
     require_defined(name, "control")
+    if is_plain(name, "control"):
+        raise ValueError(not_a_control(name))
+
+
+def not_a_control(name: str) -> str:
+    """The refusal of an object that is no control.
+
+    Args:
+        name: FILE.py:NAME.
+
+    Returns:
+        A sentence.
+    """
+    return (
+        f"{name} is not a token control: write a subclass of isentrope.control.base.TokenRule "
+        "under the decorator `options`, as examples/controls do."
+    )
 
 
 def require_tried(name: str) -> None:

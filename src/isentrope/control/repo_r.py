@@ -12,8 +12,6 @@ and .05, to reach a target; here the default is the largest published ζ, and th
 
 from typing import ClassVar
 
-import torch
-
 from isentrope.control.base import Rewritten, TokenRule, options
 
 
@@ -31,5 +29,5 @@ class RepoR(TokenRule):
 
     def apply(self, tokens, strength):
         """Weight tokens."""
-        signed = strength * tokens.logprobs * torch.sign(tokens.token_advantages)
+        signed = strength * tokens.logprobs * tokens.token_advantages.sign()
         return Rewritten(tokens.weights * (1 - signed).clamp(min=0))

@@ -19,7 +19,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
-from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 
 TOKENS = ("response_ids", "logprobs", "entropies")

@@ -20,7 +20,7 @@ from isentrope.nouns.choices import Decoding
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 
 # supported versions: those that TRL 1.16 accepts
 OLDEST_VERSION = "0.22"

@@ -24,7 +24,7 @@ from isentrope.estimators.sample import statistics_of_sample
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.system.one_line import one_line, plural
 from isentrope.system.saved_fields import SavedFields
 from isentrope.update.step import COMPONENTS

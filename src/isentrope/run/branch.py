@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint.files import CONTRACT, step_of_folder
-from isentrope.checkpoint.record.next_update import NEXT_UPDATE
+from isentrope.checkpoint.files import CONTRACT, NEXT_UPDATE, step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.run.identity import CONFIG, flat_settings
@@ -32,7 +31,7 @@ from isentrope.system.files import (
 )
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, reading
-from isentrope.training.checkpoints import require_resumable
+from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import WRITING, RunFiles
 
 BRANCH = "branch.json"

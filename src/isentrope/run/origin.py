@@ -28,9 +28,9 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.paths import PATHS
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.models.trainable import TOY, find_model
 from isentrope.sampling.tasks.names import NAME
 from isentrope.system.errors import FileError
-from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR
 
 DATA_OF_MEASURE = {

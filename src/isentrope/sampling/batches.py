@@ -9,8 +9,7 @@ Groups are drawn in rounds. A round fills the sequences that are sampled at a ti
 groups are missing: a pass of the model takes as long for one of them. After the first round it
 draws no more than half as many again as are expected to be enough. Groups with an advantage after
 the n-th are dropped, and their prompts are drawn again later. How many a round draws depends on
-earlier rounds alone, and where it ends changes no prompt and no uniform of the groups in their
-order. So prompts, tokens and counts of a batch do not depend on how many sequences a round has.
+earlier rounds alone, and changes no prompt, no token and no count of a batch.
 """
 
 import logging
@@ -33,7 +32,8 @@ from isentrope.sampling.advantages import (
 )
 from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
-from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.task import Task

@@ -12,7 +12,8 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.draw import sample_responses
-from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.progress import ProgressCallback
 

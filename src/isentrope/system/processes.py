@@ -1,13 +1,14 @@
-"""The processes of a run under torchrun: rank, world size, exchange of objects."""
+"""The processes of a run under torchrun: rank, world size, exchange of objects.
+
+Where torch.distributed was not imported no group was joined, so nothing here imports it to know.
+"""
 
 import gc
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-import torch
-import torch.distributed as dist
 
 from isentrope.system.log import log
 
@@ -19,7 +20,8 @@ class OtherProcessError(RuntimeError):
 
 
 def _joined() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
 
 
 def join_processes() -> None:
@@ -30,6 +32,8 @@ def join_processes() -> None:
     """
     if "WORLD_SIZE" not in os.environ or _joined():
         return
+    import torch
+    import torch.distributed as dist
     from accelerate import PartialState
 
     try:
@@ -57,12 +61,12 @@ def speaks() -> bool:
 
 def rank() -> int:
     """Number of this process; 0 where there is only one."""
-    return dist.get_rank() if _joined() else 0
+    return sys.modules["torch.distributed"].get_rank() if _joined() else 0
 
 
 def world_size() -> int:
     """Number of processes."""
-    return dist.get_world_size() if _joined() else 1
+    return sys.modules["torch.distributed"].get_world_size() if _joined() else 1
 
 
 def on_one_gpu(args: Any) -> Any:
@@ -89,8 +93,12 @@ def lost_another(error: BaseException) -> bool:
     Returns:
         True for a lost connection within the group.
     """
+    if world_size() == 1:
+        return False
+    from torch.distributed import DistError
+
     lost = isinstance(error, RuntimeError) and "gloo" in str(error)
-    return world_size() > 1 and (lost or isinstance(error, dist.DistError))
+    return lost or isinstance(error, DistError)
 
 
 def forget_frames(error: BaseException) -> None:
@@ -116,7 +124,9 @@ def leave() -> None:
     The threads end with the last object that refers to the group, such as a model that is spread.
     """
     if _joined():
-        dist.destroy_process_group()
+        from torch.distributed import destroy_process_group
+
+        destroy_process_group()
         gc.collect()
 
 
@@ -131,8 +141,10 @@ def gather(content: _T) -> list[_T]:
     """
     if world_size() == 1:
         return [content]
+    from torch.distributed import all_gather_object
+
     everyone: list[_T] = [content] * world_size()
-    dist.all_gather_object(everyone, content)
+    all_gather_object(everyone, content)
     return everyone
 
 
@@ -165,4 +177,6 @@ def together(work: Callable[[], _T]) -> _T:
 def barrier() -> None:
     """Wait for all processes."""
     if world_size() > 1:
-        dist.barrier()
+        from torch.distributed import barrier as wait_for_all
+
+        wait_for_all()

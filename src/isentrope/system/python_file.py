@@ -82,6 +82,30 @@ def defines_function(text: str) -> bool:
     return any(isinstance(node, functions) and node.name == name for node in tree.body)
 
 
+def is_plain(text: str, kind: str) -> bool:
+    """Whether the source of FILE.py:NAME shows a function, or a class of no other; nothing is run.
+
+    Args:
+        text: FILE.py:NAME.
+        kind: What the object is, for errors.
+
+    Returns:
+        False where running the file may give something else: the name is bound otherwise, or
+        twice, or under a decorator.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    file, name = _split(text, kind)
+    try:
+        definition = _only_definition(_parse(file), name)
+    except (SyntaxError, ValueError):
+        return False  # who runs the file says what is wrong
+    if not isinstance(definition, ast.ClassDef):
+        return definition is not None
+    return not (definition.bases or definition.keywords)
+
+
 @dataclass(frozen=True)
 class SourceDefinition:
     """A function or a class as its source has it.

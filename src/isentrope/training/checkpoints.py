@@ -6,12 +6,11 @@ training_state/step_N/
   entropy_probe.safetensors  the gradient that the probe keeps, if it does
 
 A checkpoint's manifest says which files it was written with (`system.manifest`). Where it has none,
-`require_resumable` asks for the parts: transformers would go on without a state that is not there.
+`training.resumable` asks for the parts.
 """
 
 import json
 import math
-import operator
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import TrainerCallback
 
-from isentrope.checkpoint.convert.distributed import METADATA, require_inert
-from isentrope.checkpoint.files import CONTRACT, CheckpointFolder, step_name
+from isentrope.checkpoint.files import STATE
 from isentrope.system.failures import ENDINGS, advice, os_error_number, words_of
 from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import fresh_folder, publish_folder
@@ -32,12 +30,7 @@ from isentrope.system.reading import read_json, reading, reason
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
 
-STATE = "isentrope_state.json"
 _FAILED_SAVE = (OSError, RuntimeError, SafetensorError)
-_REMEDY = (
-    "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
-    "before it."
-)
 _SECTIONS = {
     "control": ("control.",),
     "step_control": ("control.",),
@@ -222,47 +215,3 @@ def restore_state(
             for key, saved in state[name].items():
                 if key not in restored or json.dumps(saved) != json.dumps(restored[key]):
                     raise ValueError(f"{name}.{key} is not as it was written")
-
-
-def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:
-    """Refuse to resume from a checkpoint of which a part is missing or empty.
-
-    Args:
-        checkpoint: Folder `step_N`.
-        sharded: Whether the optimizer was saved in shards (FSDP, DeepSpeed).
-        scaled: Whether gradients were scaled, as float16 requires.
-
-    Raises:
-        ValueError: If a file is missing, empty, of another step, or would run code; the message
-            names the file.
-    """
-    for pattern in _list_needed_files(checkpoint, sharded, scaled):
-        if not any(path.stat().st_size for path in checkpoint.glob(pattern)):
-            raise ValueError(
-                f"{checkpoint} has no {pattern}, so the run cannot be resumed from it exactly. "
-                f"{_REMEDY}"
-            )
-    for metadata in checkpoint.rglob(METADATA):
-        require_inert(metadata.parent)
-    saved = CheckpointFolder(checkpoint).step
-    if saved is None or checkpoint.name != step_name(saved):
-        raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
-
-
-def _list_needed_files(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
-    yield from (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
-    if not sharded:  # the loaders of FSDP and DeepSpeed require theirs
-        adapter = (checkpoint / "adapter_config.json").is_file()
-        yield from (
-            "adapter_model.safetensors" if adapter else "model*.safetensors",
-            "optimizer.pt",
-        )
-    if scaled:
-        yield "scaler.pt"
-    with reading(checkpoint / CONTRACT, _REMEDY):
-        contract = CheckpointFolder(checkpoint).contract or {}
-        processes = operator.index(contract.get("world_size", 1))
-    if processes == 1:
-        yield "rng_state.pth"
-    else:
-        yield from (f"rng_state_{rank}.pth" for rank in range(processes))

@@ -12,7 +12,8 @@ import torch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import as_prompts
 
 IGNORED = -100
 """Label of a token without loss."""

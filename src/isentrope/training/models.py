@@ -13,17 +13,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import with_adapter
-from isentrope.models.base_model import HUB_NAME, adapter_base, causal_lm
+from isentrope.models.base_model import causal_lm
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.models.sharding import is_spread
+from isentrope.models.trainable import TOY, require_trainable_model
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer
-
-TOY = "toy"
-"""The path of the toy policy with random weights."""
 
 
 def build_toy_policy(seed: int) -> Policy:
@@ -89,17 +85,12 @@ def load_trainable(
         ValueError: If the folder holds an adapter of another rank or scale, or full training of it
             was requested, or a new adapter over the toy, or the rank is more than a matrix has.
     """
-    if path == TOY:
-        if lora_rank:
-            raise ValueError(
-                "The toy's random weights are not on disk, so an adapter over them could not be "
-                "loaded again: set model.lora_rank=0."
-            )
+    source, base = require_trainable_model(path, lora_rank, lora_alpha, allow_hub=allow_hub)
+    if source == TOY:
         toy = build_toy_policy(seed)
         return toy.model, toy.tokenizer
-    source = find_model(path)
-    if (Path(source) / "adapter_config.json").exists():
-        model = _load_adapter(Path(source), lora_rank, lora_alpha, dtype, allow_hub)
+    if base is not None:
+        model = _load_adapter(Path(source), dtype, base)
         return model, load_tokenizer(source, padding_side="left")
     model = causal_lm(source, dtype=getattr(torch, dtype))
     tokenizer = load_tokenizer(source, padding_side="left")
@@ -170,46 +161,7 @@ def _require_possible_rank(model: nn.Module, rank: int) -> None:
         )
 
 
-def find_model(path: str) -> str:
-    """Resolve `model.path` of a configuration.
-
-    Args:
-        path: Folder of a model or an adapter, a name on the model hub, or "toy".
-
-    Returns:
-        The folder, absolute; or the name, unchanged.
-
-    Raises:
-        FileNotFoundError: If it is neither a checkpoint folder nor a valid name.
-    """
-    folder = Path(path).expanduser()
-    if path == TOY or (not folder.exists() and HUB_NAME.fullmatch(path)):
-        return path
-    if not folder.exists():
-        remedy = ""
-        if folder.name == "model":  # where fine-tuning leaves it
-            remedy = f": `isentrope sft CONFIG --out {folder.parent}` makes it"
-        raise FileNotFoundError(f"There is no model folder {path} (model.path){remedy}.")
-    return str(require_checkpoint(folder).resolve())
-
-
-def _load_adapter(
-    folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
-) -> nn.Module:
-    settings = CheckpointFolder(folder).adapter
-    for key, name, requested in (("r", "rank", lora_rank), ("lora_alpha", "alpha", lora_alpha)):
-        if (saved := settings.get(key)) != requested:
-            raise ValueError(
-                f"{folder} holds an adapter of {name} {saved}, and model.lora_{name} is "
-                f"{requested}: set it to {saved} to continue training that adapter, or set "
-                "model.path to the folder of the base model for a new one."
-            )
-    if settings.get("lora_dropout"):
-        raise ValueError(
-            f"The adapter in {folder} has dropout {settings['lora_dropout']}: its update would be "
-            "random. Set lora_dropout to 0 in its adapter_config.json."
-        )
-    source = adapter_base(folder, allow_hub=allow_hub)
+def _load_adapter(folder: Path, dtype: str, source: str) -> nn.Module:
     source = source if not Path(source).exists() else str(Path(source).resolve())
     model = with_adapter(causal_lm(source, dtype=getattr(torch, dtype)), folder)
     model.peft_config["default"].base_model_name_or_path = source

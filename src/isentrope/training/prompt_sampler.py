@@ -24,8 +24,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field, NonNegativeInt
 
+from isentrope.checkpoint.files import STATE
 from isentrope.system.reading import read_json, require_types
-from isentrope.training.checkpoints import STATE
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""

@@ -23,7 +23,7 @@ from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
 from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task

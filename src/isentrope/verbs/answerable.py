@@ -106,8 +106,11 @@ def require_prompt_groups(verb: Verb, groups: int, what: str) -> None:
 
 def _require_rewritable(trial: TrialConfig, estimator: EstimatorConfig) -> None:
     """Refuse to try what is no control, or on an objective without advantages to rewrite."""
+    from isentrope.control.controls import control_class
+
     for name in trial.controls or ():
         require_tried(name)
+        control_class(name)
     if estimator.objective not in OBJECTIVES or estimator.off_policy:
         raise ValueError(NOT_REWRITABLE)
 

@@ -30,7 +30,7 @@ from isentrope.run.evaluation_folder import (
     RewardCounts,
     StepFolder,
 )
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.manifest import verifying
 from isentrope.system.processes import gather, rank, world_size

@@ -28,7 +28,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.answers.checks import LEAST_RELIABLE
 from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 

@@ -6,7 +6,8 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
-from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import PromptLike, as_prompts
 
 PLAIN_QUESTIONS = [
     f"{question} {subject}?"

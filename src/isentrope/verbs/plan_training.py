@@ -12,6 +12,7 @@ from isentrope.config.trl import planned_fields
 from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import meta_model
 from isentrope.models.merged import merged_bytes
+from isentrope.models.trainable import TOY, find_model
 from isentrope.planning.memory import (
     activation_bytes,
     autocast_copies,
@@ -22,7 +23,7 @@ from isentrope.planning.memory import (
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.system.memory import libraries_bytes
-from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
+from isentrope.training.models import build_toy_policy, fresh_adapter
 from isentrope.verbs.part_memory import PROMPT, PROMPTS, length_of
 from isentrope.verbs.recorded_seconds import seconds_of_training
 

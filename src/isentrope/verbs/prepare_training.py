@@ -6,7 +6,6 @@ Observers are what watches and corrects it: probe, alarm, noise scale, entropy b
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,17 @@ from isentrope.checkpoint.record.contract import (
     read_contract,
     trainable_shapes,
 )
-from isentrope.config.contract import advantages_of, draws_held_out, run_contract, run_control
-from isentrope.config.io import ConfigError
+from isentrope.config.contract import advantages_of, run_contract, run_control
+from isentrope.config.control_fields import draws_held_out
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl import draws_by_vllm, grpo_options, shards_weights, training_device
+from isentrope.config.trl import (
+    draws_by_vllm,
+    grpo_options,
+    require_vllm_to_train,
+    shards_weights,
+    training_device,
+)
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.budget_options import BudgetOptions
 from isentrope.models.sharding import shard_base
@@ -39,7 +44,8 @@ from isentrope.run.branch import Branch
 from isentrope.run.origin import training_origin
 from isentrope.run.resuming import contract_config, require_same_run
 from isentrope.sampling.batches import Groups
-from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.files import sha256
 from isentrope.system.log import log
@@ -55,6 +61,12 @@ from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
 from isentrope.verbs.before_work import warn_of_training
 
+DRAWS_ANEW = (
+    "trainer.use_vllm=true: vLLM draws without the uniforms of this run, so its steps from here on "
+    "are not those that it would have taken without the interruption."
+)
+"""What a run that is resumed with vLLM no longer promises."""
+
 
 def prepare_training(
     config: TrainConfig, files: RunFiles, checkpoint: Path | None = None
@@ -63,7 +75,9 @@ def prepare_training(
     training = config.training
     log.setLevel(config.output.log_level)
     if draws_by_vllm(config.trainer):
-        _heed_vllm(resumed=checkpoint is not None)
+        require_vllm_to_train()
+        if checkpoint is not None:
+            log.warning("%s", DRAWS_ANEW)
     args = grpo_options(config, files.checkpoints)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
     steps = range(done + 1 if done else 0, training.steps + 1)
@@ -105,20 +119,6 @@ def prepare_training(
     if alarm := observers.get("alarm"):
         alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
     return trainer
-
-
-def _heed_vllm(*, resumed: bool) -> None:
-    """Refuse vLLM where it is not installed, and say what a resumed run no longer promises."""
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "trainer.use_vllm=true, and vLLM is not installed: `pip install 'trl[vllm]'`, or leave "
-            "it out, and transformers samples."
-        )
-    if resumed:
-        log.warning(
-            "trainer.use_vllm=true: vLLM draws without the uniforms of this run, so its steps from "
-            "here on are not those that it would have taken without the interruption."
-        )
 
 
 def _draw_batches(config: TrainConfig, prompts: list[Prompt], task: Task) -> UpdateBatches:

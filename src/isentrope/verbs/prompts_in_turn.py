@@ -10,7 +10,7 @@ import torch
 
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 
 
 def by_distinct_prompt(E: Rollouts) -> Rollouts:

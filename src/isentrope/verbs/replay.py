@@ -23,9 +23,8 @@ from types import SimpleNamespace
 import torch
 
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
-from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.files import NEXT_UPDATE, step_of_folder
 from isentrope.checkpoint.record.next_update import (
-    NEXT_UPDATE,
     REPLAY_TOLERANCE,
     precision_of,
     read_next_update,

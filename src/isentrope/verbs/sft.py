@@ -26,9 +26,11 @@ from isentrope.evaluation.responses import (
     random_numbers,
 )
 from isentrope.models.requirements import active_dropout
+from isentrope.models.trainable import find_model
 from isentrope.nouns.choices import Metric
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
+from isentrope.run.begun import MODEL, is_done, require_no_run
 from isentrope.run.folder import heed, resolved_content, run_directory
 from isentrope.run.identity import CONFIG, Identity, flat_settings, require_same
 from isentrope.run.lock import one_writer
@@ -42,11 +44,10 @@ from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.divergence import require_finite_number, require_finite_state
-from isentrope.training.models import find_model
 from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import continue_tensorboard
 from isentrope.verbs.prepare_training import begin_training
-from isentrope.verbs.train import require_no_run, resumed, under_way
+from isentrope.verbs.train import resumed, under_way
 
 
 def adherence_of(
@@ -103,10 +104,6 @@ def adherence_of(
     return adherence
 
 
-MODEL = "model"
-"""Folder of the model in a run folder."""
-
-
 @dataclass(frozen=True)
 class FineTuned:
     """What a run of `sft` made.
@@ -129,7 +126,8 @@ def sft(config: SftConfig) -> FineTuned:
     join_processes()
     files = RunFiles(run_directory(config.output.directory))
     with one_writer(files.folder, inputs_of(config)):
-        require_no_run(files, "sft", (MODEL, "training_state", CONFIG))
+        require_no_run(files, SftConfig)
+        barrier()  # all processes look before any of them writes
         return _fine_tune(config, files, None)
 
 
@@ -148,11 +146,8 @@ def resume_sft(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
         ConfigError: If another setting is changed, or the run was made from something else.
     """
     files = RunFiles(folder)
-    begun = "; a run is resumed if it was begun with fine_tuning.save_every"
-    with resumed(
-        files, overrides, SftConfig, ("output.",), "only output.* may change.", begun
-    ) as config:
-        if (files.folder / MODEL).exists():
+    with resumed(files, overrides, SftConfig) as config:
+        if is_done(files, None):
             log.info("The run has done its %d steps.", config.fine_tuning.steps)
             return FineTuned(files.folder / MODEL, _read_last_loss(files))
         files.require_known_names()

@@ -6,32 +6,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.contract import read_contract
-from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
 from isentrope.parallel.ranks import from_first
 from isentrope.planning.plan import DoesNotFitError
-from isentrope.run.branch import (
-    Branch,
-    begin_branch,
-    branch_settings,
-    parent_of,
-)
+from isentrope.run.begun import begun_settings, branched_settings, require_no_run
+from isentrope.run.branch import Branch, begin_branch
 from isentrope.run.folder import heed, resolved_content, run_directory
 from isentrope.run.identity import CONFIG
 from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.run.origin import training_origin
-from isentrope.run.resuming import BY_CONTENT, MAY_CHANGE, RESUMED, require_same_training
+from isentrope.run.resuming import require_same_training
 from isentrope.system.files import write_bytes
 from isentrope.system.log import log
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import barrier, join_processes, rank
-from isentrope.training.checkpoints import StopAt, require_resumable
+from isentrope.training.checkpoints import StopAt
 from isentrope.training.divergence import TrainingDivergedError
+from isentrope.training.resumable import require_resumable
 from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 from isentrope.training.tensorboard import continue_tensorboard
@@ -58,7 +53,8 @@ def train(config: TrainConfig) -> Path:
     join_processes()
     files = RunFiles(run_directory(config.output.directory))
     with one_writer(files.folder, inputs_of(config)):
-        require_no_run(files, "train")
+        require_no_run(files, TrainConfig)
+        barrier()  # all processes look before any of them writes
         trainer = prepare_training(config, files)
         if rank() == 0:
             write_bytes(files.folder / CONFIG, resolved_content(config, files.folder))
@@ -89,13 +85,11 @@ def branch(
         ValueError: If no folder is given, or the checkpoint lacks a state.
     """
     join_processes()
-    start, parent = parent_of(checkpoint)
-    config, changed = branch_settings(parent, overrides, step_of_folder(start.name) or 0)
-    if config.output.directory is None:
-        raise ValueError("A branch is a run with a folder of its own: give it by --out.")
-    files = RunFiles(config.output.directory)
+    start, parent, config, changed = branched_settings(checkpoint, overrides)
+    files = RunFiles(str(config.output.directory))
     with one_writer(files.folder, [start, *inputs_of(config)]):
-        require_no_run(files, "train")
+        require_no_run(files, TrainConfig)
+        barrier()
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
         return _go_on(files, new, until)
@@ -123,32 +117,18 @@ def resume(
         ConfigError: If another setting is to be changed.
     """
     where = RunFiles(folder)
-    in_a_run = (where.folder.resolve().parent.parent / CONFIG).is_file()
-    from_here = ": to start a run from a checkpoint, use --from" if in_a_run else ""
-    with resumed(
-        where, overrides, TrainConfig, (*MAY_CHANGE, *BY_CONTENT), RESUMED, from_here
-    ) as config:
+    with resumed(where, overrides, TrainConfig) as config:
         return _go_on(where, config, until)
 
 
 @contextmanager
-def resumed(
-    files: RunFiles,
-    overrides: Iterable[str],
-    root: type[_Config],
-    may_change: tuple[str, ...],
-    others: str,
-    without: str,
-) -> Iterator[_Config]:
+def resumed(files: RunFiles, overrides: Iterable[str], kind: type[_Config]) -> Iterator[_Config]:
     """Hold the folder of a run that goes on.
 
     Args:
         files: The run's.
         overrides: Settings that change.
-        root: Of its configuration.
-        may_change: Beginnings of the settings that may.
-        others: What is said of others.
-        without: What is said beside where the folder holds no run.
+        kind: Of its configuration.
 
     Yields:
         The configuration.
@@ -158,30 +138,12 @@ def resumed(
         ConfigError: If another setting is to be changed.
     """
     changes = list(overrides)
-    if not (files.folder / CONFIG).is_file():
-        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
-    fixed = [
-        change
-        for change in changes
-        if (key := key_of(change)) == "output.directory" or not key.startswith(may_change)
-    ]
-    if fixed:
-        raise ConfigError(f"{fixed[0]} would make it another run: {others}")
+    begun_settings(files, changes, kind)  # nothing is locked in a folder without a run
     join_processes()
     with one_writer(files.folder):
-        config = load_config(files.folder / CONFIG, changes, root=root)
+        config = begun_settings(files, changes, kind)
         heed(config, "The run was begun")
         yield config
-
-
-def require_no_run(files: RunFiles, verb: str, names: Iterable[str] = (CONFIG,)) -> None:
-    """Refuse a folder that has files of a run, in all processes before any of them writes."""
-    if any((files.folder / name).exists() for name in names):
-        raise FileExistsError(
-            f"{files.folder} holds a run: resume it by `isentrope {verb} --resume {files.folder}`, "
-            "or choose another --out."
-        )
-    barrier()
 
 
 @contextmanager

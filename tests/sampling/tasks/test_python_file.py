@@ -5,7 +5,7 @@ import pytest
 from isentrope import load_task
 
 FILE = """
-from isentrope.sampling.prompts import Prompt
+from isentrope import Prompt
 
 def plain(response_text, reference):
     return 2.0 if response_text == reference else -1.0

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint.convert.gathered import Gathered, State
+from isentrope.checkpoint.files import DCP_METADATA
 from isentrope.system.file_contents import read_torch
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
 from isentrope.system.reading import reading
 
-METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"
 _WRITTEN_BY_TORCH = {
     "torch.distributed.checkpoint.metadata.Metadata",
@@ -44,7 +44,7 @@ FSDP_OPTIMIZER = "optimizer"
 
 def is_dcp(folder: Path) -> bool:
     """Whether a folder is a checkpoint of torch.distributed.checkpoint."""
-    return (folder / METADATA).exists()
+    return (folder / DCP_METADATA).exists()
 
 
 def read_dcp(folder: Path) -> Gathered | None:
@@ -104,7 +104,7 @@ def require_inert(folder: Path) -> None:
     Raises:
         ValueError: Naming what it would call.
     """
-    with reading(folder / METADATA):
+    with reading(folder / DCP_METADATA):
         saved = _Saved(folder)
         named = set(saved.classes)
         for name, entry in saved.entries.items():
@@ -115,7 +115,7 @@ def require_inert(folder: Path) -> None:
 
 def _read_content(folder: Path) -> Any:
     """What was saved, whole: mappings and lists of values by their paths."""
-    with reading(folder / METADATA):
+    with reading(folder / DCP_METADATA):
         saved = _Saved(folder)
         root = _Node()
         for name, entry in saved.entries.items():
@@ -135,7 +135,7 @@ class _Saved:
     """
 
     def __init__(self, folder: Path) -> None:
-        with (folder / METADATA).open("rb") as file:
+        with (folder / DCP_METADATA).open("rb") as file:
             loaded = load_pickle(file)
         metadata = loaded.value.attributes()
         self.folder = folder

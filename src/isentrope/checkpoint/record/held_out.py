@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks.lines import PROMPT_FIELDS
 
 

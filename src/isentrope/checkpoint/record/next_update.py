@@ -21,7 +21,12 @@ from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.checkpoint.files import CHECKPOINT, HELD_OUT_FILE, require_own_update
+from isentrope.checkpoint.files import (
+    CHECKPOINT,
+    HELD_OUT_FILE,
+    NEXT_UPDATE,
+    require_own_update,
+)
 from isentrope.models.float_types import AUTOCAST
 from isentrope.models.precision import AUTOCAST_FIELDS, Precision
 from isentrope.nouns.choices import RECORDED
@@ -103,7 +108,6 @@ def replay_error(
     return (gap / used) ** 0.5 if used else unused, size
 
 
-NEXT_UPDATE = "next_update"
 CONTROL_FILE = "control.safetensors"
 _REMEDY = "Restore the folder, or remove it: the checkpoint itself does not need it."
 

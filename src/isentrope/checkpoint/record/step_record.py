@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.checkpoint.files import NEXT_UPDATE
 from isentrope.checkpoint.record.contract import optimizer_names, write_names
 from isentrope.checkpoint.record.held_out import held_out_lines
 from isentrope.checkpoint.record.next_update import (
-    NEXT_UPDATE,
     precision_of,
     replay_error,
     replay_tolerance,
@@ -39,7 +39,8 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import texts_of
-from isentrope.sampling.prompts import Prompt, name_prompts
+from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompts import name_prompts
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, together
 

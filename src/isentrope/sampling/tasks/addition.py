@@ -14,20 +14,23 @@ reinforcement learning can reduce.
 The split of a pair (a, b) depends on a digest of the pair alone: train and test are disjoint.
 """
 
+from __future__ import annotations
+
 import random
 import re
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import (
     in_test,
     limited,
     require_probability,
     require_split,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 STYLES = {"long": 0.5, "sums": 1.0, "digits": 1.5}
 """How column work is written; the demonstrator takes each with probability 1/3, and slips more
@@ -193,6 +196,9 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     Returns:
         A tokenizer that `save_pretrained` writes as tokenizer.json.
     """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")

@@ -24,8 +24,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.prompts import (
-    Prompt,
     PromptLike,
     as_prompts,
     name_prompts,

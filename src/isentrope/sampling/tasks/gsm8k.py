@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.answers import PLACES, read_number
 from isentrope.sampling.tasks.task import require_split, shuffled_epochs
 from isentrope.system.reading import read_json_lines

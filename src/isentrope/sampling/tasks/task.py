@@ -4,16 +4,20 @@ Train and test of generated tasks are separated by a digest of the problem, so t
 prompts can become the user's turn of a conversation.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.prompts import Message, Prompt
+from isentrope.sampling.prompt import Message, Prompt
 from isentrope.sampling.tasks.names import describe_reward
 from isentrope.system.files import short_digest
+
+if TYPE_CHECKING:
+    from isentrope.nouns.rollouts import Rollouts
 
 
 @runtime_checkable
