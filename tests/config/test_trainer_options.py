@@ -2,15 +2,15 @@ import re
 
 import pytest
 
+from isentrope.config import trl_fields
 from isentrope.config.io import ConfigError
-from isentrope.config.trainer_section import trainer_options
 
 trl = pytest.importorskip("trl")
 TAKEN = {"learning_rate": "training.learning_rate"}
 
 
 def options(**given):
-    return trainer_options(given, trl.GRPOConfig, TAKEN)
+    return trl_fields.trainer_options(given, trl.GRPOConfig, TAKEN)
 
 
 def test_any_other_field_passes_through():

@@ -12,8 +12,12 @@ from isentrope.checkpoint.infer.passed import SHARDING, managed_fields
 from isentrope.config.control_fields import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.config.trainer_section import require_fields, trainer_options
-from isentrope.config.trl_source import trackers_in_source, types_in_source
+from isentrope.config.trl_fields import (
+    require_fields,
+    trackers_in_source,
+    trainer_options,
+    types_in_source,
+)
 from isentrope.models.trainable import require_trainable_model
 from isentrope.system.extras import MissingPackageError
 from isentrope.system.processes import on_one_gpu, world_size
