@@ -4,12 +4,16 @@ import json
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE, ChunkedLogProbFunction
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
+from isentrope import Policy
 from isentrope.config.io import load_any, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.planning import memory
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.training.models import load_trainable
 from isentrope.verbs.plan import plan
 from isentrope.verbs.plan_training import untrained
@@ -206,3 +210,24 @@ def test_what_is_not_planned_is_refused_by_name(qwen, tmp_path):
         plan(load_any(file, ["model.path=runs/none/model"]), str(file))
     with pytest.raises(ValueError, match=r"model\.shard_base spreads"):
         plan(load_any(file, ["model.shard_base=true"]), str(file))
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_comparing_derivatives_holds_what_is_planned_of_it_and_fits_or_makes_no_copy(rank):
+    sizes = QWEN | {"vocab_size": 64, "hidden_size": 256, "intermediate_size": 1024}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
+    if rank:
+        lora = LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)
+        model = get_peft_model(model, lora)
+    policy = Policy(model, precision="float32", eos_token_id=0)
+    planned = memory.held_to_compare(policy.model, 2**40)
+    alive = memory.Alive("cpu", [*policy.model.parameters(), *policy.model.buffers()])
+    before = alive.now
+    with alive:
+        require_derivatives(policy, cases.ragged(2))
+    measured = alive.peak - before
+    assert 0.9 * measured <= sum(planned.values()) <= 1.1 * measured
+    room = 2 * sum(planned.values())
+    assert "weights in float64" in memory.held_to_compare(policy.model, room + 1)
+    assert "weights in float64" not in memory.held_to_compare(policy.model, room)

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.architecture import text_config
 from isentrope.models.precision import Precision
+from isentrope.policy.derivative_guard import bytes_to_compare, has_room
 
 
 class Alive(TorchDispatchMode):
@@ -121,6 +122,21 @@ def held(
         terms["stored gradient groups"] = groups * max(4, size) * d
         terms["stored gradients"] = max((block.held_bytes for block in blocks), default=0)
     return {name: term for name, term in terms.items() if term}
+
+
+def held_to_compare(model: Any, free: int) -> dict[str, int]:
+    """What comparing derivatives with differences holds.
+
+    Args:
+        model: The checkpoint's, in the type of the measurement.
+        free: Bytes that are free beside the weights.
+
+    Returns:
+        Bytes by what they are; none of a copy where there is no room for it.
+    """
+    copied, moved = bytes_to_compare(model)
+    terms = {"moved parameters": moved}
+    return terms | ({"weights in float64": copied} if copied and has_room(model, free) else {})
 
 
 def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:

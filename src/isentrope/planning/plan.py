@@ -110,6 +110,8 @@ class Plan:
         memory: Bytes that there are.
         batches: Responses that are drawn or read.
         parts: Passes in the order in which they run.
+        compared: Bytes above what is held while derivatives are compared with differences, before
+            the passes, by what they are.
         seconds: Seconds of each stage, scaled from an earlier run; empty where none was measured.
         measured_by: The earlier run, or why there is none.
         assumptions: Sentences on what is assumed, and on what is not counted.
@@ -123,6 +125,7 @@ class Plan:
     memory: int
     batches: tuple[Batch, ...] = ()
     parts: tuple[PassesOver, ...] = ()
+    compared: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     measured_by: str = ""
     assumptions: tuple[str, ...] = ()
@@ -138,7 +141,8 @@ class Plan:
     @property
     def peak(self) -> int:
         """Bytes at once, libraries included."""
-        above = self.largest.bytes if self.largest else 0
+        passes = self.largest.bytes if self.largest else 0
+        above = max(passes, sum(self.compared.values()))
         return sum(self.held.values()) + above + self.libraries
 
     @property

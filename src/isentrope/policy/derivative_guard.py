@@ -13,7 +13,7 @@ import logging
 from itertools import chain
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from isentrope.models.architecture import derivative_of_scores, name_of
@@ -123,16 +123,30 @@ def _explain(policy: Policy, mode: Mode) -> tuple[str, str]:
     )
 
 
+MOVED = 3
+"""Vectors in float64 of the trained parameters: a direction, θ moved along it, and its tangent."""
+
+
+def bytes_to_compare(model: nn.Module) -> tuple[int, int]:
+    """Bytes of a copy of a model in float64, 0 where it is float64, and of what moves in it."""
+    tensors = [p for p in model.parameters() if p.is_floating_point()]
+    copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
+    return copied, MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
+
+
+def has_room(model: nn.Module, free: int) -> bool:
+    """Whether a copy in float64 is made where so many bytes are free: it takes less than half."""
+    return sum(bytes_to_compare(model)) < free / 2
+
+
 def _list_types(policy: Policy) -> list[torch.dtype]:
     """float64 where there is room for a copy, then float32 where that is the policy's."""
-    tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
-    copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    # the layers of a sharded base are exchanged in their own type
-    room = 0 if policy.sharded else free_memory(policy.device) / 2
     types: list[torch.dtype] = []
-    if not copied or copied < room:
+    copied, _ = bytes_to_compare(policy.model)
+    # the layers of a sharded base are exchanged in their own type
+    if not copied or (not policy.sharded and has_room(policy.model, free_memory(policy.device))):
         types.append(torch.float64)
-    if {p.dtype for p in tensors} == {torch.float32}:
+    if {p.dtype for p in policy.model.parameters() if p.is_floating_point()} == {torch.float32}:
         types.append(torch.float32)
     return types
 

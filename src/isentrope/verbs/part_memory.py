@@ -18,8 +18,10 @@ from isentrope.planning.logits import HeadMemory
 from isentrope.planning.memory import (
     SIZES,
     activation_bytes,
+    held_to_compare,
     language_model,
     trainable_parameters,
+    weights_held,
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
@@ -224,12 +226,18 @@ def plan_verb(
     holding = Holding(sampling, precision, model, card, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
+    libraries = libraries_bytes(device)
+    compared: dict[str, int] = {}
+    if any(part.backward or part.forward_mode or part.second_order for part in parts):
+        free = memory - libraries - sum(weights_held(model, precision).values())
+        compared = held_to_compare(model, free)
     return Plan(
         verb,
         name,
         terms,
-        libraries_bytes(device),
+        libraries,
         memory,
+        compared=compared,
         batches=tuple(counting.batches.values()),
         parts=parts,
         measured_by="No time is given: there is no checkpoint yet.",

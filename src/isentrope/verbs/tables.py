@@ -150,8 +150,8 @@ def _measured(estimate: Estimate | None) -> str:
 SOURCES = (
     "Bytes are by shapes, no weights were loaded: activations are about the most, with all scores "
     "of attention, and on a CPU 1.8 times their tensors, since its heap keeps free blocks; "
-    "libraries are what this process holds, or about 0.5 GB of a CUDA device. Checks that read a "
-    "few sequences are not counted."
+    "libraries are what this process holds, or about 0.5 GB of a CUDA device. Passes of checks "
+    "that read a few sequences are not counted."
 )
 
 
@@ -202,6 +202,8 @@ def printed_plans(plans: Sequence[Plan]) -> Printed:
         yield f"  held    {sizes_in_words(plan.held)}"
         if plan.largest is not None:
             yield f"  largest {plan.largest.name}: {sizes_in_words(plan.largest.memory)}"
+        if plan.compared:
+            yield f"  before  derivatives are compared: {sizes_in_words(plan.compared)}"
         yield (
             f"  peak    {gigabytes(plan.peak)}, with {gigabytes(plan.libraries)} for libraries, "
             f"of {gigabytes(plan.memory)}"
@@ -223,7 +225,8 @@ def _time(seconds: Mapping[str, float]) -> str:
 
 def _describe_plan(plan: Plan) -> dict[str, object]:
     content: dict[str, object] = asdict(plan)
-    content["held"] = [{"name": name, "size": size} for name, size in plan.held.items()]
+    for key, terms in {"held": plan.held, "compared": plan.compared}.items():
+        content[key] = [{"name": name, "size": size} for name, size in terms.items()]
     content |= {"peak": plan.peak, "fits": plan.fits}
     content["cure"] = None if plan.fits else plan.cure
     return content
