@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.architecture import text_config
 from isentrope.models.precision import Precision
-from isentrope.policy.derivative_guard import bytes_to_compare, has_room
+from isentrope.policy.derivative_guard import bytes_to_compare
 
 
 class Alive(TorchDispatchMode):
@@ -134,9 +134,8 @@ def held_to_compare(model: Any, free: int) -> dict[str, int]:
     Returns:
         Bytes by what they are; none of a copy where there is no room for it.
     """
-    copied, moved = bytes_to_compare(model)
-    terms = {"moved parameters": moved}
-    return terms | ({"weights in float64": copied} if copied and has_room(model, free) else {})
+    copied, moved = bytes_to_compare(model, free)
+    return {"moved parameters": moved} | ({"weights in float64": copied} if copied else {})
 
 
 def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:

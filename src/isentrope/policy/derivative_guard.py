@@ -127,28 +127,31 @@ MOVED = 3
 """Vectors in float64 of the trained parameters: a direction, θ moved along it, and its tangent."""
 
 
-def bytes_to_compare(model: nn.Module) -> tuple[int, int]:
-    """Bytes of a copy of a model in float64, 0 where it is float64, and of what moves in it."""
+def bytes_to_compare(model: nn.Module, free: int) -> tuple[int, int]:
+    """Bytes of a copy of a model in float64, and of what moves in it.
+
+    Args:
+        model: On any device.
+        free: Bytes that are free beside it.
+
+    Returns:
+        Bytes of the copy, 0 where it is float64 or both would take half of what is free; and of
+        what moves.
+    """
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    return copied, MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
-
-
-def has_room(model: nn.Module, free: int) -> bool:
-    """Whether a copy in float64 is made where so many bytes are free: it takes less than half."""
-    return sum(bytes_to_compare(model)) < free / 2
+    moved = MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
+    return copied if copied + moved < free / 2 else 0, moved
 
 
 def _list_types(policy: Policy) -> list[torch.dtype]:
     """float64 where there is room for a copy, then float32 where that is the policy's."""
-    types: list[torch.dtype] = []
-    copied, _ = bytes_to_compare(policy.model)
+    types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
     # the layers of a sharded base are exchanged in their own type
-    if not copied or (not policy.sharded and has_room(policy.model, free_memory(policy.device))):
-        types.append(torch.float64)
-    if {p.dtype for p in policy.model.parameters() if p.is_floating_point()} == {torch.float32}:
-        types.append(torch.float32)
-    return types
+    free = 0 if policy.sharded else free_memory(policy.device)
+    copied, _ = bytes_to_compare(policy.model, free)
+    in_float64 = [torch.float64] if copied or types == {torch.float64} else []
+    return in_float64 + ([torch.float32] if types == {torch.float32} else [])
 
 
 def _move_randomly(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Function:
