@@ -123,7 +123,7 @@ def _explain(policy: Policy, mode: Mode) -> tuple[str, str]:
     )
 
 
-MOVED = 3
+VECTORS_MOVED = 3
 """Vectors in float64 of the trained parameters: a direction, θ moved along it, and its tangent."""
 
 
@@ -140,7 +140,7 @@ def bytes_to_compare(model: nn.Module, free: int) -> tuple[int, int]:
     """
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    moved = MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
+    moved = VECTORS_MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
     return copied if copied + moved < free / 2 else 0, moved
 
 
