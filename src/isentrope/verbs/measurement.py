@@ -26,11 +26,12 @@ from isentrope.estimators.identities import (
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import position_classes, require_matches
-from isentrope.estimators.price import PRICED, Price, price_of_step
+from isentrope.estimators.price import PRICED, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding_floor import rounding_floor
+from isentrope.estimators.spent import Price
 from isentrope.estimators.sweep import orders_at
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector
