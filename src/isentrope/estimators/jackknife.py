@@ -139,7 +139,8 @@ def infinitesimal_jackknife(
         return values, values
 
     jacobian, values = torch.func.jacrev(twice, has_aux=True)(omega)
-    by_sample = jacobian * omega  # (m, n)
+    by_sample = jacobian * omega  # (m, n) φ_i = ω_i ∂F/∂ω_i (T11)
     by_unit = units.sums(by_sample.detach())  # (m, P)
+    # F is of degree 0 in ω, so they sum to zero but for rounding (Euler)
     by_unit -= by_unit.mean(1, keepdim=True)
     return Jackknifed(values.detach(), by_unit, units.count)

@@ -233,7 +233,7 @@ def price_statistics(
     """
     f = sample.functional
     r = sample.log_ratio_series[:2]
-    h = tuple(x * mask for x in sample.entropy_series[:2])
+    h = tuple(x * mask for x in sample.entropy_series[:2])  # F is linear in H
     derived = len(sample.series) > 1
     value = f(omega, r[0], h[0])
     slope = value * 0
@@ -241,6 +241,7 @@ def price_statistics(
         value, slope, _ = along(f, omega, r, h)
     change = earned = total = value * 0
     if reward is not None and derived:
+        # of the ratios only those of tokens of the class move
         earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
     if after is not None:
         moved = after.logprobs - sample.sampler_logprobs

@@ -100,6 +100,7 @@ def ratio_of(
     a = float(result.values[top])
     b = float(result.values[bottom])
     value = a / b if b else math.nan
+    # φ of a/b, by the quotient rule
     influences = (result.influences[top] - value * result.influences[bottom]) / (b or 1.0)
     value = abs(value) if sign == "none" else value
     ratio = Estimate.from_influences(value, influences, confidence=confidence, **options)

@@ -48,7 +48,7 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
     Returns:
         (...) effective sample sizes between 1 and n.
     """
-    weights = (log_weights - log_weights.amax(0)).exp()
+    weights = (log_weights - log_weights.amax(0)).exp()  # a common factor cancels below
     return weights.sum(0).square() / weights.square().sum(0)
 
 
@@ -62,6 +62,7 @@ def pareto_khat(log_weights: Tensor) -> float:
         k̂, or NaN where the tail cannot be fitted (fewer than 25 weights, or equal ones).
     """
     values = log_weights.detach().cpu().numpy().astype(np.float64)
+    # as many weights as PSIS fits the tail to: n/5, at most 3√n
     tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
     if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
         return math.nan

@@ -284,6 +284,7 @@ class _InverseCdf(LogitsProcessor):
         probabilities = logprobs.exp()
         entropy = -torch.einsum("bv,bv->b", probabilities, logprobs)
         cdf = probabilities.cumsum_(-1)
+        # of the last sum, which rounding leaves off 1; a token of probability 0 is never drawn
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
         logprob = logprobs.gather(1, token)[:, 0]

@@ -132,6 +132,7 @@ def sequence_weights(
                     "max_response_length (in tokens, the value that training used) where the "
                     f"rollouts do not record where their sampler cut responses; got {length}."
                 )
+            # one constant: the sum over tokens keeps its length, which a mean would divide out
             return torch.full_like(lengths, 1 / (n * length))
         case "dr_grpo_longest":
             groups, index = rollouts.prompt_index.unique(return_inverse=True)
@@ -139,12 +140,13 @@ def sequence_weights(
             longest.scatter_reduce_(0, index, lengths, "amax")
             return 1 / (n * longest[index])
         case "grpo" | "sapo":
-            return 1 / (n * lengths)
+            return 1 / (n * lengths)  # a mean over the tokens of each response, then over all
         case "rloo" | "luspo":
             return torch.full_like(lengths, 1 / n)
         case "dapo" | "vespo" | "sft":
-            return torch.full_like(lengths, 1 / float(lengths.sum()))
+            return torch.full_like(lengths, 1 / float(lengths.sum()))  # a mean over all tokens
         case "cispo":
+            # the ratio of an on-policy batch is 1, which a cap below 1 cuts
             cap = 1.0 if clip_high is None else min(1.0, clip_high)
             return torch.full_like(lengths, cap / float(lengths.sum()))
         case "bnpo":

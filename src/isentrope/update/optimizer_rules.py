@@ -83,12 +83,13 @@ def adam(
     penalty = float(group["weight_decay"]) * theta
     total = gradient if decoupled else gradient + penalty
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    tau = float(state.get("step", 0)) + 1
+    tau = float(state.get("step", 0)) + 1  # the number of this step, from 1
     second = _read_moment(state, "exp_avg_sq", total)
     averaged = tau - 1
     if preconditioning == "this_step":
         second = beta2 * second + (1 - beta2) * total**2
         averaged = tau
+    # bias corrections: by the gradients that are in each moment
     root = (second / (1 - beta2**averaged)).sqrt() + float(group["eps"])
     scale = 1 / ((1 - beta1**tau) * root)
     momentum = -beta1 * scale * _read_moment(state, "exp_avg", total)
@@ -120,7 +121,8 @@ def sgd(
     """
     mu = float(group["momentum"])
     first = state.get("momentum_buffer") is None
-    fresh = 1.0 if first else 1 - float(group["dampening"])  # a: share of g in the new buffer
+    # a: share of g in the new buffer, which torch begins with g itself, not dampened
+    fresh = 1.0 if first else 1 - float(group["dampening"])
     if mu == 0:
         past = 0.0
         factor = 1.0
@@ -164,7 +166,7 @@ def rmsprop(
         second = alpha * second + (1 - alpha) * total**2
         mean = alpha * mean + (1 - alpha) * total
     if group["centered"]:
-        second = second - mean**2
+        second = second - mean**2  # a variance in place of the second moment
     preconditioner = 1 / (second.sqrt() + float(group["eps"]))
     mu = float(group["momentum"])
     past = -mu * _read_moment(state, "momentum_buffer", gradient)

@@ -238,7 +238,7 @@ def clip_factor(size: float, max_grad_norm: float | None) -> float:
         raise ValueError(
             f"max_grad_norm must be positive, got {max_grad_norm}; None means no clipping."
         )
-    return min(1.0, max_grad_norm / (size + 1e-6))
+    return min(1.0, max_grad_norm / (size + 1e-6))  # with torch's own 1e-6
 
 
 def follow_rule(
@@ -279,6 +279,7 @@ def follow_rule(
         }
         clipped = clip * loss_gradient[name]
         part = follow(theta.double(), clipped, moments, state.groups[name], preconditioning)
+        # v is per unit of one η, so a group's own rate is a factor of its parts (T5)
         preconditioner[name] = ratio * clip * part.preconditioner
         components["momentum"][name] = ratio * part.momentum
         components["decay"][name] = ratio * part.decay

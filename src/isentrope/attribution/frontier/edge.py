@@ -95,6 +95,7 @@ class Edge:
             "cosine": DeletedGroups(self.ellipse.cosine),
             "centre_reward": DeletedGroups(fixed_reward),
             "centre_entropy": DeletedGroups(fixed_entropy),
+            # the free part gives back the entropy that what was decided before the batch loses
             "best": DeletedGroups(fixed_reward + self.ellipse.best(-fixed_entropy)),
         }
 

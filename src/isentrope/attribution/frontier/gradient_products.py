@@ -155,6 +155,7 @@ def alignment(gradients: GradientPair, confidence: float = 0.95) -> Estimate:
         raise ValueError("The angle needs both gradients by the same groups, three or more.")
     gram = gradients.gram
     lengths = gram.diagonal(dim1=1, dim2=2)  # (1 + G, 2): <g_J, P g_J> and <g_H, P g_H>
+    # a length that noise makes negative has no root, and the cosine none
     cosine = DeletedGroups(gram[:, 0, 1] / lengths.where(lengths > 0, math.nan).prod(1).sqrt())
     noisy = [name for name, x in zip(("reward", "entropy"), lengths.T, strict=True) if x.min() <= 0]
     sides = (gradients.of_reward, gradients.of_entropy)
