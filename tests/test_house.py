@@ -17,7 +17,7 @@ from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
 
-FUNCTIONS = 886
+FUNCTIONS = 888
 """Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 27 read
 its input before any library of tensors loads, 4 say whether its passes are sure to fit, 43 are of
 the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says,
@@ -29,7 +29,7 @@ FILES = 154
 choose from stands apart from what it is done with; it now checks `per`. Four read the input before
 the libraries load: lines of prompts, forms of rewards, tasks, and what a verb has no answer for.
 One has the classes of arguments."""
-BEFORE_WEIGHTS = 241
+BEFORE_WEIGHTS = 242
 """Functions before any weight is loaded, 4 of which say what it will hold, 25 refuse input before
 the libraries load, 2 check `per`, and some refuse arguments of another class; 110 are aimed at."""
 RESULTS_READ = 0

@@ -6,7 +6,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from isentrope import Policy, sample, with_advantages
-from isentrope.cli.chapters import chapters
+from isentrope.cli.demo_settings import chapters
 from isentrope.sampling.tasks.addition import longest_response
 from tests.command_line import call, said
 from tests.tiny_checkpoint import PROMPTS, copied, settings

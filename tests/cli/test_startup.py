@@ -53,6 +53,8 @@ LIGHT = ("isentrope.config.io",)
 DRAWN = ("TRAINED", "--prompts", "PROMPTS")
 RECORDED = ("--set", "estimator.objective=recorded")
 WEIGHTS = ("--set", "batch_config.dataset_options.weights=[1, 2]")
+SUPERVISED = "analysis.supervised=true"
+CONTEXT = ("--set", "model.path=MODEL", "--set", "model.lora_rank=0")
 CLIPPED = "control.name=clip_cov"
 SHARE = ("--set", "trial.options.clip_cov.shar=1")
 DIGITS = ("--set", "batch_config.dataset_options.digits=2")
@@ -131,6 +133,40 @@ MISTAKES = {
     "no run": ["train", "--resume", "MODEL"],
     "a key of a run": ["train", "--resume", "BEGUN", "--set", "training.seed=3"],
     "a value of a run": ["train", "--resume", "BEGUN", "--set", "training.steps=many"],
+    "a split": ["evaluate", "EVALUATION", "--set", "data.split=tset"],
+    "a task's value": ["evaluate", "EVALUATION", "--set", "data.dataset_options.digits=two"],
+    "no 4 bits": ["evaluate", "EVALUATION", "--set", "checkpoint.quantization=4bit"],
+    "one process": ["evaluate", "EVALUATION", "--set", "checkpoint.shard_base=true"],
+    "positions": ["evaluate", "EVALUATION", "--set", "sampling.max_new_tokens=64"],
+    "a place of results": ["evaluate", "EVALUATION", "--out", "REWARD"],
+    "results in an input": ["evaluate", "EVALUATION", "--out", "MODEL/out"],
+    "no evaluation": ["evaluate", "EVALUATION", "--out", "BEGUN"],
+    "positions of training": ["train", "TRAINING", *CONTEXT],
+    "no responses": ["sft", "TUNING"],
+    "no demonstrations": [
+        "noise",
+        *DRAWN,
+        "--reward",
+        "prompts",
+        "--set",
+        "analysis.supervised=true",
+    ],
+    "no shares": ["kernel", *DRAWN, "--reward", "prompts", "--set", "fisher_kernel.blocks=[FU]"],
+    "a verb to plan": ["plan", "CONFIG", "--verb", "measur"],
+    "a size": ["plan", "CONFIG", "--memory", "lots"],
+    "a field to plan": ["plan", "TRAINING", "--set", "trainer.num_iteratons=2"],
+    "nothing to convert": ["convert", "MODEL", "--out", "new"],
+    "no shards": ["convert", "RUNS", "--out", "new"],
+    "a model of shards": ["convert", "SHARDS", "--out", "new", "--model", "RUNS"],
+    "a converted folder": ["convert", "SHARDS", "--out", "MODEL"],
+    "settings of shards": ["convert", "SHARDS", "--out", "new", "--settings", "none.yaml"],
+    "nothing to report": ["report", "MODEL"],
+    "an evaluation": ["report", "MODEL", "--evaluation", "RUNS"],
+    "nothing to show": ["show", "RUNS"],
+    "a demo's folder": ["demo", "--out", "MODEL"],
+    "a demo's seed": ["demo", "--out", "new", "--seed", "-5"],
+    "a file to show": ["config", "show", "nothing.yaml"],
+    "a field to validate": ["config", "validate", "TRAINING", "--set", "trainer.optim=adamm"],
     "no checkpoint of a run": ["train", "--from", "MODEL", "--out", "new"],
     "a reward of training": ["train", "TRAINING", "--set", "data.dataset_name=REWARD:harder"],
 }
@@ -165,7 +201,7 @@ def mistakes(tmp_path_factory):
     )
     model = folder / "model"
     model.mkdir()
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"max_position_embeddings": 64}')
     (model / "model.safetensors").touch()
     reward = folder / "reward.py"
     reward.write_text(REWARDS)
@@ -180,7 +216,10 @@ def mistakes(tmp_path_factory):
         files[name].write_text(content)
     files["TRAINING"] = folder / "train.yaml"
     data = f"data: {{dataset_name: prompts, dataset_path: {files['PROMPTS']}}}"
-    files["TRAINING"].write_text(f"model: {{path: nothing}}\n{data}")
+    files["TRAINING"].write_text(f"model: {{path: nothing}}\ntraining: {{steps: 4}}\n{data}")
+    files["EVALUATION"] = folder / "evaluate.yaml"
+    data_of = "data: {dataset_name: addition}\nevaluation: {n_prompts: 4}"
+    files["EVALUATION"].write_text(f"checkpoint: {{checkpoint_path: {model}}}\n{data_of}")
     files["TUNING"] = folder / "tune.yaml"
     files["TUNING"].write_text(f"model: {{path: {model}}}\nfine_tuning: {{batch_size: 8}}\n{data}")
     files["BEGUN"] = folder / "begun"
@@ -259,6 +298,31 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
         "a run that is there": "holds a run: resume it by",
         "no run": "holds no run",
         "a key of a run": "would make it another run",
+        "a split": "has the splits train and test, not 'tset'",
+        "a task's value": "digits must be 1, 2 or 3",
+        "no 4 bits": "pip install 'isentrope[quantized]'",
+        "one process": "start the command by torchrun",
+        "positions": "leaves no room for a prompt in the model's 64 positions",
+        "a place of results": "is a file, not a directory: choose another --out",
+        "results in an input": "Nothing may be written into",
+        "no evaluation": "holds something other than an evaluation",
+        "positions of training": "leaves no room for a prompt",
+        "no responses": "line 1 has no text in 'response'",
+        "no demonstrations": "line 1 has no text in 'response'",
+        "no shares": "set analysis.share_responses",
+        "a verb to plan": "the nearest is 'measure'",
+        "a size": "is not a size: write 16GB",
+        "nothing to convert": "needs no conversion",
+        "no shards": "is in no layout that is converted",
+        "a model of shards": "give --model",
+        "a converted folder": "exists already",
+        "settings of shards": "(--settings)",
+        "nothing to report": "holds no training log, measurement or evaluation",
+        "an evaluation": "has no consolidated_metrics.csv",
+        "nothing to show": "holds nothing to show",
+        "a demo's folder": "is not empty",
+        "a demo's seed": "should be greater than or equal to 0",
+        "a field to validate": "the nearest is",
         "no checkpoint of a run": "is not a checkpoint of a training run",
     }.items(),
 )

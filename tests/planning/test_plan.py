@@ -3,7 +3,7 @@
 import pytest
 
 from isentrope.planning.plan import PassesOver, Plan
-from isentrope.planning.room import bytes_of
+from isentrope.verbs.planned import bytes_of
 
 
 def plan_of(memory):

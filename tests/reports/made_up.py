@@ -9,13 +9,12 @@ from safetensors.numpy import save_file
 from isentrope import Estimate, Result
 from isentrope.results import encode as writing
 from isentrope.run.evaluation_folder import (
-    METRICS,
-    TABLE,
     EvaluatedRow,
     EvaluationResult,
     RewardCounts,
     table_of,
 )
+from isentrope.run.places import METRICS, TABLE
 from isentrope.system.files import write_json
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}

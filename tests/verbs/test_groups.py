@@ -11,7 +11,7 @@ from isentrope.cli.commands import MEASURING
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.reports.report import write_report
-from isentrope.run.evaluation_folder import TABLE
+from isentrope.run.places import TABLE
 from isentrope.sampling.prompts import name_prompts
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.loop import run_verb

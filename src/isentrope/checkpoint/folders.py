@@ -11,10 +11,14 @@ from pathlib import Path
 from isentrope.checkpoint.files import ADAPTER_CONFIG, named_path, step_of_folder
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import Config
-from isentrope.config.measure import MeasureConfig
-from isentrope.models.base_model import adapter_base
+from isentrope.config.measure import MeasureConfig, PolicyConfig
+from isentrope.config.paths import inputs_of
+from isentrope.models.base_model import adapter_base, require_positions
 from isentrope.models.checkpoint_folder import require_checkpoint, require_optimizer
+from isentrope.system.extras import require_packages
 from isentrope.system.manifest import verification
+from isentrope.system.outputs import require_apart, require_writable
+from isentrope.system.processes import one_process, world_size
 
 
 def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
@@ -82,12 +86,37 @@ def require_present(config: Config) -> None:
         config.batch_config.require_files("batch_config")
     else:
         config.data.require_files()
+    out = config.output.directory
+    if out is not None:
+        require_writable(out, "--out (output.directory)")
+        require_apart(out, inputs_of(config))
     if not isinstance(config, (MeasureConfig, EvaluateConfig)):
         return
     where = config.checkpoint
+    if where.shard_base or where.quantization != "none" or where.device_map != "cpu":
+        _require_machine(where)
+    draws = isinstance(config, EvaluateConfig) or config.batch_config.tasks()
+    stated = "max_new_tokens" in config.sampling.model_fields_set  # else it may be training's
     with verification(False):
         for folder in checkpoint_folders(where.checkpoint_path):
             if isinstance(config, MeasureConfig):
                 require_optimizer(folder, config.checkpoint.optimizer_path)
+            model = str(folder)
             if (folder / ADAPTER_CONFIG).is_file():
-                adapter_base(folder, where.base_model, allow_hub=where.allow_hub)
+                model = adapter_base(folder, where.base_model, allow_hub=where.allow_hub)
+                if Path(model).exists():
+                    require_checkpoint(model)
+            if draws and stated:
+                require_positions(model, config.sampling.max_new_tokens)
+
+
+def _require_machine(where: PolicyConfig) -> None:
+    """Refuse what this machine or this process cannot give; a device is asked of torch."""
+    if where.quantization != "none":
+        require_packages(("bitsandbytes",), f"checkpoint.quantization={where.quantization}")
+    if where.shard_base and world_size() == 1:
+        raise ValueError(one_process("checkpoint.shard_base"))
+    if where.device_map != "cpu":
+        from isentrope.system.memory import require_device
+
+        require_device(where.device_map)

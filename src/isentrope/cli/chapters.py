@@ -8,34 +8,23 @@
 """
 
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from isentrope.cli.console import err, out, show
+from isentrope.cli.demo_settings import chapters, require_empty
 from isentrope.commands.audit import AuditCommand
 from isentrope.commands.influence import InfluenceCommand
 from isentrope.commands.kernel import KernelCommand
 from isentrope.commands.measure import MeasureCommand
-from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import load_config, read_yaml
-from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.reports.report import write_report
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.run.lock import LOCK, noted_if_interrupted, one_writer
-from isentrope.system.file_contents import yaml_value
+from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.prepare import PreparedOnce
 from isentrope.verbs.sft import sft
 from isentrope.verbs.tables import evaluation_table
 from isentrope.verbs.train import train
-
-C = TypeVar("C", SftConfig, TrainConfig, EvaluateConfig, MeasureConfig)
-
-BATCH_SEED = 20261121
-"""Seed of E and U: the date on which it was set, before anything was drawn with it. Every user of
-the demo sees one and the same draw, so that draw must not be chosen by its result."""
 
 
 def demo(
@@ -58,8 +47,7 @@ def demo(
     """
     where = Path(folder)
     with one_writer(where):
-        if any(path.name != LOCK for path in where.iterdir()):
-            raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
+        require_empty(where)
         torch.set_num_threads(1)  # the toy is too small to share
         fine_tuning, training, evaluation, measurement = chapters(
             where, steps, fine_tuning_steps, evaluation_size, seed
@@ -86,64 +74,6 @@ def demo(
             report = write_report(where)
             out.conclude(f"Wrote {report.page}\n")
     return report.claims
-
-
-def chapters(
-    folder: Path, steps: int, fine_tuning_steps: int, evaluation_size: int, seed: int
-) -> tuple[SftConfig, TrainConfig, EvaluateConfig, MeasureConfig]:
-    """The configurations of `isentrope sft`, `train`, `evaluate` and the verbs that measure.
-
-    Checkpoints are evaluated before the first step, halfway and at the end, and measured at the
-    last two.
-
-    Returns:
-        One per chapter, as files of configs/ have them.
-    """
-    base = yaml_value(str(folder))[1:-1]
-    halfway = steps // 2
-    checkpoints = f"{base}/training_state/step_"
-    measured = f'"{checkpoints}{halfway}", "{checkpoints}{steps}"'
-    return (
-        _settings(
-            "fine_tuning",
-            SftConfig,
-            f"fine_tuning.steps={fine_tuning_steps}",
-            f"fine_tuning.warmup_steps={min(20, fine_tuning_steps)}",
-            f"fine_tuning.seed={seed}",
-            f'output.directory="{base}/fine_tuning"',
-        ),
-        _settings(
-            "training",
-            TrainConfig,
-            f'model.path="{base}/fine_tuning/model"',
-            f"training.steps={steps}",
-            f"training.save_every={halfway}",
-            f"training.seed={seed}",
-            f"entropy_probe.every={max(1, steps // 8)}",
-            f'output.directory="{base}"',
-        ),
-        _settings(
-            "evaluation",
-            EvaluateConfig,
-            f'checkpoint.checkpoint_path=["{checkpoints}0", {measured}]',
-            f"evaluation.seed={seed}",
-            f'output.directory="{base}/evaluation"',
-        ),
-        _settings(
-            "measurement",
-            MeasureConfig,
-            f"checkpoint.checkpoint_path=[{measured}]",
-            f"batch_config.B_E={evaluation_size}",
-            f"batch_config.seed={BATCH_SEED + seed}",
-            f'output.directory="{base}"',
-        ),
-    )
-
-
-def _settings(chapter: str, root: type[C], *overrides: str) -> C:
-    """The settings of a chapter with more of them."""
-    sections = read_yaml(Path(__file__).with_name("demo.yaml"))[chapter]
-    return load_config(sections, overrides, root)
 
 
 def _chapter(title: str) -> None:

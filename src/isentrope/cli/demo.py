@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -23,6 +24,17 @@ class DemoCommand(Command):
     fine_tuning_steps: Annotated[int, Option(min=1, help="Supervised steps.")] = 400
     evaluation_size: Annotated[int, Option(min=16, help="Responses in E.")] = 256
     seed: Annotated[int, Option(help="Fixes everything.")] = 0
+
+    def read(self) -> None:
+        """Refuse a folder that is not new, and numbers out of range."""
+        from isentrope.cli.demo_settings import chapters, require_empty
+        from isentrope.system.outputs import require_writable
+
+        require_writable(self.folder, "--out")
+        require_empty(Path(self.folder))
+        chapters(
+            Path(self.folder), self.steps, self.fine_tuning_steps, self.evaluation_size, self.seed
+        )
 
     def run(self) -> Any:
         """Run every verb in turn, each with its own tables."""

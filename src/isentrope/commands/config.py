@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,8 +34,17 @@ class ShowCommand(Shown, Overridden):
 
     name = "show"
 
+    def read(self) -> None:
+        """Read the configuration."""
+        _ = self.chosen
+
     def run(self) -> Any:
-        """Read the configuration, or the defaults of a verb."""
+        """The configuration that was read."""
+        return self.chosen
+
+    @cached_property
+    def chosen(self) -> Any:
+        """The configuration, or the defaults of a verb."""
         from isentrope.config.io import default_config, load_any
 
         if self.config and self.kind:
@@ -55,6 +65,17 @@ class ValidateCommand(Configured, Overridden):
     """Check CONFIG: its keys and values, and that the files it names are there."""
 
     name = "validate"
+
+    def read(self) -> None:
+        """Read the configuration, and refuse what cannot be trained."""
+        from isentrope.config.train import SftConfig, TrainConfig
+        from isentrope.config.trainable import require_trainable
+        from isentrope.system.manifest import verification
+
+        super().read()
+        if isinstance(self.configuration, (SftConfig, TrainConfig)):
+            with verification(False):  # validating verifies what it reads
+                require_trainable(self.configuration)
 
     def run(self) -> Any:
         """Check the configuration without doing its work."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -30,6 +31,12 @@ class ConvertCommand(Command):
         str | None,
         Option("--settings", metavar="FILE", help="verl's .hydra/config.yaml of the run."),
     ] = None
+
+    def read(self) -> None:
+        """Look for the folders and files."""
+        from isentrope.checkpoint.convert.source import require_convertible
+
+        require_convertible(Path(self.source), Path(self.out), self.model, self.run_settings)
 
     def run(self) -> Any:
         """Convert the checkpoint."""

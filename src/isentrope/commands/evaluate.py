@@ -15,6 +15,14 @@ class EvaluateCommand(OnFolder, AsJson, Changeable):
     name = "evaluate"
     kept = "Finished chunks of prompts are kept: run the same command again to go on."
 
+    def read(self) -> None:
+        """Read the configuration, and refuse a folder of something else."""
+        from isentrope.verbs.answerable import require_evaluation
+
+        super().read()
+        if self.configuration.output.directory is not None:
+            require_evaluation(self.configuration.output.directory)
+
     def run(self) -> Any:
         """Evaluate the checkpoints, or resume an evaluation that was stopped."""
         from isentrope.verbs.evaluate import evaluate_checkpoints

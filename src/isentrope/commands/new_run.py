@@ -25,7 +25,7 @@ class NewRun(Reader):
     def read(self) -> None:
         """Read the configuration of the run, and refuse what cannot be trained."""
         from isentrope.checkpoint.folders import require_present
-        from isentrope.config.trl import require_trainable
+        from isentrope.config.trainable import require_trainable
         from isentrope.run.begun import is_done, require_no_run
         from isentrope.system.manifest import verification
         from isentrope.training.run_files import RunFiles

@@ -30,8 +30,19 @@ class PlanCommand(OnFolder, Planned, AsJson, Overridden):
     name = "plan"
 
     def read(self) -> None:
-        """Read the configuration; the files that it names may come later."""
-        _ = self.configuration
+        """Read the configuration and the options; the files that it names may come later."""
+        from isentrope.config.io import kind_of
+        from isentrope.config.train import SftConfig, TrainConfig
+        from isentrope.config.trainable import require_fields_of_trainer
+        from isentrope.verbs.planned import bytes_of, planned_verbs
+
+        config = self.configuration
+        kind = kind_of(type(config).model_fields)
+        planned_verbs(kind, self.config, self.verbs or (), dict(config))
+        if self.memory is not None:
+            bytes_of(self.memory)
+        if isinstance(config, (SftConfig, TrainConfig)):
+            require_fields_of_trainer(config)
 
     def run(self) -> Any:
         """Plan the verbs of a configuration."""

@@ -27,9 +27,13 @@ class Reported(Command):
     ] = None
 
     def read(self) -> None:
-        """Look for the folders of the runs."""
+        """Look for the folders of the runs, and for the evaluations that are named."""
+        from isentrope.run.places import require_table
+
         for folder in self.run_folders:
             require_directory(Path(folder), "give the directory of a run")
+        for evaluation in self.evaluations or ():
+            require_table(Path(evaluation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,19 @@ class ReportCommand(Reported, Verified):
     out: Annotated[
         str | None, Option(metavar="FOLDER", help="Where the page goes; the first run folder.")
     ] = None
+
+    def read(self) -> None:
+        """Refuse folders without anything to report, and a checkpoint that was not measured."""
+        from isentrope.run.places import require_measured, require_reportable
+        from isentrope.system.outputs import require_writable
+
+        super().read()
+        for folder in map(Path, self.run_folders):
+            require_reportable(folder, self.evaluations or ())
+            if self.checkpoint is not None:
+                require_measured(folder, self.checkpoint)
+        if self.out is not None:
+            require_writable(self.out, "--out")
 
     def run(self) -> Any:
         """Write the page."""

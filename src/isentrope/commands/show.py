@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from typer import Argument
 
@@ -37,8 +37,12 @@ class ShowStoredCommand(FromFolder, AsJson, Verified):
     name = "show"
 
     def read(self) -> None:
-        """Look for the folder."""
+        """Look for the folder, and for what verbs leave in one."""
+        from isentrope.run.places import holds_work
+
         require_directory(Path(self.folder), STORED_FOLDERS)
+        if not holds_work(Path(self.folder)):
+            self._refuse()
 
     def run(self) -> Any:
         """Read what is stored."""
@@ -47,11 +51,15 @@ class ShowStoredCommand(FromFolder, AsJson, Verified):
         self.read()
         stored = read_stored(Path(self.folder))
         if not (stored.results or stored.evaluated or stored.contents):
-            runs = sorted(Path(self.folder).glob("*/measurements"))
-            newest = max(runs, key=lambda place: place.stat().st_mtime, default=None)
-            where = "" if newest is None else f" The newest run in it is {newest.parent}."
-            raise FileError(f"{self.folder} holds nothing to show: {STORED_FOLDERS}.{where}")
+            self._refuse()
         return stored
+
+    def _refuse(self) -> NoReturn:
+        """Say that there is nothing to show, and where there is."""
+        runs = sorted(Path(self.folder).glob("*/measurements"))
+        newest = max(runs, key=lambda place: place.stat().st_mtime, default=None)
+        where = "" if newest is None else f" The newest run in it is {newest.parent}."
+        raise FileError(f"{self.folder} holds nothing to show: {STORED_FOLDERS}.{where}")
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """What the verbs printed; of a run a line per kind of content, and what to do next."""

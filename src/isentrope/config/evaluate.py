@@ -31,6 +31,11 @@ class EvaluationData(TaskConfig):
     split: Name = "test"
     """Split that is evaluated on."""
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The one split."""
+        return (self.split,)
+
 
 class EvaluationProfile(Section):
     """What is estimated, from how many responses to which prompts."""

@@ -192,11 +192,12 @@ class BatchConfig(PromptsConfig):
         U = self.seed + 1 + 3 * self.first_repeat
         return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
 
-    def tasks(self) -> list[tuple[str, str | None]]:
+    def tasks(self) -> list[tuple[str, str | None, str]]:
         """Those of E and U that are drawn; a file of rollouts may need no task."""
-        tasks = [(self.dataset_name, self.dataset_path)] if self.E_file is None else []
+        E = self.dataset_name, self.dataset_path, self.E_split
+        tasks = [E] if self.E_file is None else []
         if self.U_file is None:
-            tasks.append(self.update_source())
+            tasks.append((*self.update_source(), self.U_split))
         return tasks
 
     def evaluation_task(self) -> Task:

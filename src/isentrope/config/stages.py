@@ -128,12 +128,12 @@ class PromptsConfig(Section):
             if path is not None and not Path(path).exists():
                 raise FileNotFoundError(f"There is no file {path} ({section}.{key}).")
         with verification(False):  # the work itself verifies what it reads
-            for name, path in self.tasks():
+            for name, path, split in self.tasks():
                 options = self.dataset_options if name == cast(Any, self).dataset_name else {}
-                require_task(name, path, options)
+                require_task(name, path, options, split)
 
-    def tasks(self) -> list[tuple[str, str | None]]:
-        """The name and the file of each task that the work makes."""
+    def tasks(self) -> list[tuple[str, str | None, str]]:
+        """The name, the file and the split of each task that the work makes."""
         raise NotImplementedError
 
     def load_task(self, name: str, split: str, path: str | None) -> Task:
@@ -158,9 +158,14 @@ class TaskConfig(PromptsConfig):
     dataset_path: PathText | None = None
     """File or folder of the data set; null: the task's own source."""
 
-    def tasks(self) -> list[tuple[str, str | None]]:
-        """The one task."""
-        return [(self.dataset_name, self.dataset_path)]
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that the work reads."""
+        raise NotImplementedError
+
+    def tasks(self) -> list[tuple[str, str | None, str]]:
+        """The one task, of each split."""
+        return [(self.dataset_name, self.dataset_path, split) for split in self.splits]
 
     def task(self, split: str) -> Task:
         """The task, with the prompts of a split."""

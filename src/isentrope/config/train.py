@@ -66,6 +66,11 @@ class DataConfig(TaskConfig):
     held_out_split: Name = "test"
     """Split of the entropy probe, and of adherence; prompts that are trained on are left out."""
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Both splits."""
+        return self.train_split, self.held_out_split
+
 
 class TrainingSampling(Section):
     """How responses are drawn; nothing is filtered, so the sampler is the policy."""

@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
@@ -13,16 +11,12 @@ from isentrope.config.control_fields import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.config.trl_fields import (
-    require_fields,
-    trackers_in_source,
     trainer_options,
-    types_in_source,
 )
-from isentrope.models.trainable import require_trainable_model
 from isentrope.system.extras import MissingPackageError
-from isentrope.system.processes import on_one_gpu, world_size
+from isentrope.system.processes import on_one_gpu, one_process, world_size
 
-_CLASSES = {
+TRL_CLASSES = {
     "train": "trl.trainer.grpo_config:GRPOConfig",
     "sft": "trl.trainer.sft_config:SFTConfig",
 }
@@ -67,10 +61,7 @@ def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
     if not model.shard_base:
         return
     if world_size() == 1:
-        raise ConfigError(
-            "model.shard_base spreads the base over several processes, and there is one: start the "
-            "command by torchrun --nproc_per_node N."
-        )
+        raise ConfigError(one_process("model.shard_base"))
     if model.lora_rank == 0:
         raise ConfigError("model.shard_base needs an adapter: set model.lora_rank.")
     if shards_weights(fields):
@@ -91,63 +82,6 @@ def draws_by_vllm(trainer: Mapping[str, Any]) -> bool:
     return bool(trainer.get("use_vllm"))
 
 
-def require_trainable(config: TrainConfig | SftConfig) -> None:
-    """Refuse settings of which no trainer can be made, as far as they and sources tell.
-
-    Args:
-        config: Of the run.
-
-    Raises:
-        ConfigError: If a field of TRL is unknown or does not fit, or settings do not fit each
-            other.
-        FileNotFoundError: If there is no such model.
-        ValueError: If the model cannot be trained so.
-    """
-    verb = _verb_of(config)
-    types = types_in_source(_CLASSES[verb]) if config.trainer else None
-    if types is not None:
-        name = _CLASSES[verb].partition(":")[2]
-        require_fields(config.trainer, name, types, managed_fields(verb))
-    require_spreadable(config.model, config.trainer)
-    if draws_by_vllm(config.trainer):
-        require_vllm_to_train()
-    for tracker in config.output.report_to:
-        if tracker not in ("tensorboard", "all", "none"):
-            _require_tracker(tracker)
-    if isinstance(config, TrainConfig):
-        _passed_to_grpo(config, dict(config.trainer))
-    else:
-        _micro_batches(config)
-    model = config.model
-    require_trainable_model(
-        model.path, model.lora_rank, model.lora_alpha, allow_hub=model.allow_hub
-    )
-
-
-def _require_tracker(name: str) -> None:
-    """Refuse a tracker that transformers does not know."""
-    trackers = trackers_in_source()
-    if trackers and name not in trackers:
-        nearest = get_close_matches(name, trackers, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"output.report_to: {name!r} is no tracker that transformers knows: the nearest is "
-            f"{nearest!r}, and [] is none."
-        )
-
-
-def require_vllm_to_train() -> None:
-    """Refuse vLLM where it is not installed.
-
-    Raises:
-        ConfigError: With what to do.
-    """
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "trainer.use_vllm=true, and vLLM is not installed: `pip install 'trl[vllm]'`, or leave "
-            "it out, and transformers samples."
-        )
-
-
 def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     """TRL's configuration of a run.
 
@@ -161,7 +95,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     """
     training = config.training
     grpo_config, passed = _check_passed(config)
-    groups_per_pass, passes = _passed_to_grpo(config, passed)
+    groups_per_pass, passes = passed_to_grpo(config, passed)
     usual = {
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
@@ -199,7 +133,7 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
     """
     tuning = config.fine_tuning
     _, passed = _check_passed(config)
-    micro_batch, passes = _micro_batches(config)
+    micro_batch, passes = demonstrations_per_pass(config)
     usual = {"lr_scheduler_type": "cosine", "weight_decay": 0.01}
     fixed = {
         "warmup_steps": tuning.warmup_steps,
@@ -213,7 +147,7 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
     return _add_run_fields(config, tuning, folder, usual, passed) | fixed
 
 
-def _passed_to_grpo(config: TrainConfig, passed: dict[str, Any]) -> tuple[int, int]:
+def passed_to_grpo(config: TrainConfig, passed: dict[str, Any]) -> tuple[int, int]:
     """Add the control's fields to those that are passed; prompt groups per pass, and passes."""
     training = config.training
     divided = _divide_batch(
@@ -224,21 +158,22 @@ def _passed_to_grpo(config: TrainConfig, passed: dict[str, Any]) -> tuple[int, i
     return divided
 
 
-def _micro_batches(config: SftConfig) -> tuple[int, int]:
+def demonstrations_per_pass(config: SftConfig) -> tuple[int, int]:
     """Demonstrations per pass, and passes."""
     tuning = config.fine_tuning
     return _divide_batch("fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch)
 
 
-def _verb_of(config: TrainConfig | SftConfig) -> Literal["train", "sft"]:
+def verb_of(config: TrainConfig | SftConfig) -> Literal["train", "sft"]:
+    """The verb that a configuration is of."""
     return "train" if isinstance(config, TrainConfig) else "sft"
 
 
 def _check_passed(config: TrainConfig | SftConfig) -> tuple[Any, dict[str, Any]]:
     """The configuration class of TRL, and what the section `trainer` passes to it, checked."""
-    verb = _verb_of(config)
+    verb = verb_of(config)
     try:
-        options_class = resolve_name(_CLASSES[verb])
+        options_class = resolve_name(TRL_CLASSES[verb])
     except ImportError as error:
         raise MissingPackageError("trl", "Training") from error
     passed = trainer_options(config.trainer, options_class, managed_fields(verb))

@@ -16,7 +16,7 @@ from typing import Any
 from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verify
-from isentrope.system.reading import reading
+from isentrope.system.reading import read_json, reading
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 """A name on the model hub."""
@@ -71,6 +71,29 @@ def _find_base_of_run(folder: Path) -> Path | None:
     if not isinstance(named, str) or not (run / named).resolve().is_relative_to(run):
         return None
     return run / named if (run / named / "config.json").is_file() else None
+
+
+def require_positions(source: str, max_new_tokens: int) -> None:
+    """Refuse responses that leave no room for a prompt in a model's context, as its files say it.
+
+    Args:
+        source: Folder of a model; another source says nothing here.
+        max_new_tokens: Longest response in tokens.
+
+    Raises:
+        ValueError: If the model has no more positions than the response may have tokens.
+    """
+    file = Path(source) / "config.json"
+    if not file.is_file():
+        return
+    content = read_json(file)
+    settings = content.get("text_config") or content
+    positions = settings.get("max_position_embeddings") if isinstance(settings, dict) else None
+    if isinstance(positions, int) and 0 < positions <= max_new_tokens:
+        raise ValueError(
+            f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the model's "
+            f"{positions} positions: lower it (sampling.max_new_tokens)."
+        )
 
 
 def has_weights(source: str) -> bool:

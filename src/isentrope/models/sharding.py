@@ -32,7 +32,7 @@ from isentrope.models.architecture import UnsupportedModelError, decoder_of, nam
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.sharded import is_sharded, summed_in_parts, whole
 from isentrope.system.one_line import one_line
-from isentrope.system.processes import world_size
+from isentrope.system.processes import one_process, world_size
 
 
 def shard_base(model: Any, device: str | torch.device = "cpu") -> None:
@@ -47,10 +47,7 @@ def shard_base(model: Any, device: str | torch.device = "cpu") -> None:
         UnsupportedModelError: If the model keeps its layers elsewhere, or quantised.
     """
     if world_size() == 1:
-        raise ValueError(
-            "shard_base spreads the base over several processes, and there is one: "
-            "start the command by torchrun --nproc_per_node N."
-        )
+        raise ValueError(one_process("shard_base"))
     if torch.device(device).type == "cpu" and dist.get_backend() == "nccl":
         raise ValueError(
             "The base is to be spread on the CPU, and this process group carries tensors of GPUs "

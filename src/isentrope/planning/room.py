@@ -1,4 +1,4 @@
-"""A size in words, and the refusal of a training that is sure not to fit."""
+"""The refusal of a training that is sure not to fit."""
 
 from typing import Any
 
@@ -8,29 +8,6 @@ from isentrope.planning.memory import held_in_training
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import free_memory
-
-
-def bytes_of(text: str) -> int:
-    """A size with its unit in bytes.
-
-    Args:
-        text: Such as "16GB" or "24 GiB".
-
-    Returns:
-        Bytes.
-
-    Raises:
-        ValueError: If it is no such size.
-    """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        size = int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        size = 0
-    if size < 1e6:
-        raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
-    return size
 
 
 def require_room_to_train(model: Any, device: str | torch.device) -> None:

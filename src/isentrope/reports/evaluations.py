@@ -22,8 +22,9 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import table_schema
 from isentrope.reports.panel import Source
 from isentrope.results.header import Provenance
-from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
+from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, finished
 from isentrope.run.origin import require_of_run
+from isentrope.run.places import TABLE, places_of_evaluations, require_table
 from isentrope.system.errors import IsentropeError
 from isentrope.system.file_contents import read_table
 from isentrope.system.manifest import NOT_VERIFIED
@@ -153,19 +154,13 @@ def find_evaluations(run: Path, named: Sequence[str | Path], missing: Gaps) -> l
     """
     folders = {Path(folder).resolve(): Path(folder) for folder in named}
     for folder in folders.values():
-        if not (folder / TABLE).exists():
-            raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
-    others = [path for folder in beside(run) for path in sorted(folder.glob("*"))]
+        require_table(folder)
+    others = [path for folder in places_of_evaluations(run) for path in sorted(folder.glob("*"))]
     of_run = [path for path in others if _names(read_sections(path), run)]
     for folder in [run / "evaluation", *of_run]:
         if (folder / TABLE).exists():
             folders.setdefault(folder.resolve(), folder)
     return [evaluation for folder in folders.values() for evaluation in _read(run, folder, missing)]
-
-
-def beside(run: Path) -> list[Path]:
-    """Where evaluations of a run are looked for, outside its own folder."""
-    return [base / "eval_runs" for base in (Path(), run.resolve().parent.parent)]
 
 
 def _names(config: Sections, run: Path) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from isentrope.reports.evaluations import beside
 from isentrope.reports.page import RunColumn, render_page, write_page
 from isentrope.reports.read_run import NothingToReportError, read_run
 from isentrope.reports.report import draw_column, run_labels
+from isentrope.run.places import places_of_evaluations
 
 REST = 2.0
 """Between two builds, in durations of the last one."""
@@ -145,7 +145,9 @@ class LivePage:
 
     def _file_states(self) -> Iterator[FileState]:
         """Every file that may be read, as it is now."""
-        folders = {folder.resolve() for run in self._runs.values() for folder in beside(run)}
+        folders = {
+            folder.resolve() for run in self._runs.values() for folder in places_of_evaluations(run)
+        }
         folders |= {Path(folder).resolve() for folder in self._evaluations}
         folders |= {run.resolve() for run in self._runs.values()}
         for folder in folders:

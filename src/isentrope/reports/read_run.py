@@ -31,6 +31,7 @@ from isentrope.reports.saved_result import AnyResult, SavedResult
 from isentrope.results.result import KINDS_OF_RESULTS, Result
 from isentrope.results.verbs import TRY, VERBS
 from isentrope.run.origin import require_of_run
+from isentrope.run.places import nothing_to_report, require_name
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading, require_directory
 from isentrope.training.rollout_digests import rollout_faults
@@ -172,10 +173,7 @@ def read_run(
             raise NothingToReportError(
                 f"{folder} holds nothing that can be reported: {' '.join(missing)}"
             )
-        raise NothingToReportError(
-            f"{folder} holds no training log, measurement or evaluation: make one first, for "
-            f"example with isentrope measure CONFIG --out {folder}."
-        )
+        raise NothingToReportError(nothing_to_report(folder))
     missing += rollout_faults(RunFiles(folder))
     for kind, absent in REPORTED_KINDS.items():
         names = [saved.name for saved in measurements if type(saved.result) is kind]
@@ -219,9 +217,8 @@ def _focus(
 ) -> str | None:
     """The checkpoint that is named; else the last of those with the most results, no repeat."""
     names = [saved.name for saved in measurements]
-    if checkpoint is not None and checkpoint not in names:
-        every = ", ".join(dict.fromkeys(names)) or "none"
-        raise ValueError(f"{folder} has no measurement of {checkpoint!r}; it has {every}.")
+    if checkpoint is not None:
+        require_name(folder, checkpoint, names)
     if checkpoint is not None or not names:
         return checkpoint
     return max(names, key=lambda n: (names.count(n), step_within(n) or 0, "_repeat_" not in n, n))

@@ -26,7 +26,7 @@ from isentrope.results.encode import encode
 from isentrope.results.header import Header
 from isentrope.results.names_of_notes import our_name
 from isentrope.results.tables import ROWS
-from isentrope.results.verbs import VERBS, Verb
+from isentrope.results.verbs import RESULTS, VERBS, Verb
 from isentrope.system.errors import FileError
 from isentrope.system.figures import figure_of
 from isentrope.system.file_contents import read_table
@@ -35,8 +35,6 @@ from isentrope.system.html_table import html_table
 from isentrope.system.manifest import verify
 from isentrope.system.one_line import one_line
 from isentrope.system.reading import read_json
-
-RESULTS = "results.json"
 
 _ANSWERS = "isentrope.results.answers.every:ANSWERS"
 """The words of every kind of result, which know their classes."""
@@ -76,7 +74,7 @@ class Result(Header):
         warnings: Sentences on what limits the use of the numbers.
         timing: Seconds by stage, and "total".
         tables: Written as parquet, by name.
-        save_more: Writes whatever else there is into the folder; None if nothing else is written.
+        save_more: Writes whatever else there is into the folder; None for nothing else.
         write_log: Called with the whole result and a folder for logs before its folder gets its
             name; returns the files that it wrote. None for no log.
     """

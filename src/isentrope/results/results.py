@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.classes import Classes
-from isentrope.estimators.spent import Price
+from isentrope.estimators.price import Price
 from isentrope.estimators.sweep import SweepRow
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.columns import ByName
@@ -27,7 +27,7 @@ from isentrope.results.attributions import (
     Tried,
 )
 from isentrope.results.decode import ResultsError
-from isentrope.results.result import RESULTS, Result
+from isentrope.results.result import Result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow
 from isentrope.results.verbs import (
     AUDIT,
@@ -36,6 +36,7 @@ from isentrope.results.verbs import (
     KERNEL,
     MEASURE,
     NOISE,
+    RESULTS,
     TRY,
     VARIANCE,
 )

@@ -94,3 +94,9 @@ VERBS = {
     verb.name: verb for verb in (MEASURE, INFLUENCE, KERNEL, NOISE, VARIANCE, AUDIT, TRY, ENTROPIES)
 }
 """All of them, in the order of the help."""
+
+COUNTED = tuple(verb.name for verb in (MEASURE, INFLUENCE, KERNEL, NOISE, VARIANCE, AUDIT))
+"""Those whose passes are counted, so that they can be planned."""
+
+RESULTS = "results.json"
+"""File of a result."""

@@ -31,6 +31,7 @@ from isentrope.nouns.saved import Absent
 from isentrope.nouns.tables import table_schema
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.run.identity import Identity
+from isentrope.run.places import METRICS
 from isentrope.run.runner import Earlier
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import parquet, read_table
@@ -114,9 +115,6 @@ class EvaluationResult:
     verified: Annotated[bool, Field(exclude_if=bool)] = True
 
 
-TABLE = "consolidated_metrics.csv"
-
-METRICS = "metrics.json"
 _CURE = "Remove the folder to evaluate this checkpoint again."
 
 HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from isentrope.checkpoint.files import step_within
 from isentrope.config.measure import repeat_of
-from isentrope.results.result import RESULTS, Result
+from isentrope.results.result import Result
 from isentrope.results.results import load_result
-from isentrope.results.verbs import VERBS
-from isentrope.run.evaluation_folder import METRICS, EvaluationResult, StepFolder, finished
+from isentrope.results.verbs import RESULTS, VERBS
+from isentrope.run.evaluation_folder import EvaluationResult, StepFolder, finished
+from isentrope.run.places import METRICS, measured_folders
 from isentrope.training.run_files import RunFiles, readable_lines
 
 
@@ -63,12 +64,6 @@ def read_stored(folder: Path) -> Stored:
             return Stored(folder, results=sorted(map(load_result, measured), key=_place))
     is_evaluation = any(folder.glob(f"*/{METRICS}"))  # checkpoints have manifests too
     return Stored(folder, evaluated=finished(folder) if is_evaluation else [])
-
-
-def measured_folders(place: Path) -> list[Path]:
-    """The folders of finished results in one folder, by name."""
-    files = sorted(place.glob(f"*/{RESULTS}"))
-    return [file.parent for file in files if not file.parent.name.startswith(".")]
 
 
 def _place(result: Result) -> tuple[int, int, str, int]:

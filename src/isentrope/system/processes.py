@@ -69,6 +69,21 @@ def world_size() -> int:
     return sys.modules["torch.distributed"].get_world_size() if _joined() else 1
 
 
+def one_process(key: str) -> str:
+    """The refusal of a base that is to be spread where there is one process.
+
+    Args:
+        key: The setting.
+
+    Returns:
+        A sentence.
+    """
+    return (
+        f"{key} spreads the base over several processes, and there is one: start the command by "
+        "torchrun --nproc_per_node N."
+    )
+
+
 def on_one_gpu(args: Any) -> Any:
     """Arguments of a trainer that takes one GPU per process, as TRL does, however many it sees.
 

@@ -4,18 +4,24 @@ Nothing heavy is imported: the command line asks before it loads the libraries o
 loop asks again, for callers of Python.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from isentrope.config.analysis import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.io import ConfigError, read_yaml
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.config.precision import PrecisionConfig
 from isentrope.control.names import require_tried
 from isentrope.nouns.choices import OBJECTIVES, RECORDED
-from isentrope.results.verbs import MEASURE, TRY, Verb
+from isentrope.results.verbs import KERNEL, MEASURE, NOISE, TRY, Verb
 from isentrope.sampling.tasks.lines import ResponseLine, complete_column, read_rows, source_of
-from isentrope.sampling.tasks.requirements import MOST_BYTES, require_references
+from isentrope.sampling.tasks.requirements import (
+    MOST_BYTES,
+    require_demonstrations,
+    require_references,
+)
 from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.manifest import verification
 from isentrope.system.reading import parse_json, read_text
@@ -55,6 +61,11 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
         )
     if verb == TRY:
         _require_rewritable(config.trial, config.estimator)
+    if verb == KERNEL:
+        require_shares(config.fisher_kernel.blocks, config.analysis.share_responses)
+    if verb == NOISE and config.analysis.supervised:
+        for name, path, _ in batch.tasks():
+            require_demonstrations(name, path)
     if batch.E_file is not None:
         _require_batch_file(batch.E_file)
     if batch.U_file is None:
@@ -66,6 +77,40 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
     _require_batch_file(batch.U_file)
     with verification(False):  # the work itself verifies what it reads
         _require_recorded(verb, batch, config.estimator.objective)
+
+
+def require_evaluation(folder: str | Path) -> None:
+    """Refuse a folder for an evaluation that holds something else.
+
+    Args:
+        folder: The folder, perhaps not there yet.
+
+    Raises:
+        ConfigError: With what to do.
+    """
+    file = Path(folder) / "config.yaml"
+    if file.is_file() and "evaluation" not in read_yaml(file):
+        raise ConfigError(
+            f"{folder} holds something other than an evaluation: choose another --out."
+        )
+
+
+def require_shares(blocks: Sequence[str], share_responses: int) -> None:
+    """Refuse a block of fresh responses where none are to be drawn.
+
+    Args:
+        blocks: Of the kernel.
+        share_responses: Fresh responses to each prompt of U.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    if "FU" in blocks and not share_responses:
+        raise ValueError(
+            "The block FU is of fresh responses to U's prompts, whose own and same-prompt pairs "
+            "have parts of δH₁: set analysis.share_responses to their number per prompt. On other "
+            "prompts than U's, all of δH₁ is coupling between different sequences."
+        )
 
 
 def require_unrounded(verb: Verb, precision: PrecisionConfig) -> None:

@@ -30,13 +30,13 @@ from isentrope.planning.memory import (
 )
 from isentrope.planning.plan import DoesNotFitError, PassesOver, Plan
 from isentrope.policy.token_statistics import LOGITS_HELD, LOGITS_OF_A_CARD
-from isentrope.results.verbs import VERBS
+from isentrope.results.verbs import COUNTED, VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.log import log
 from isentrope.system.memory import libraries_bytes, memory_of
 from isentrope.system.processes import world_size
 from isentrope.verbs.part_memory import PROMPT, RESIDENT, Holding, plan_verb
-from isentrope.verbs.passes import COUNTED, Counting, batches_of
+from isentrope.verbs.passes import Counting, batches_of
 
 COARSE = 4
 """Numbers that passes hold at most for each input and output of a linear layer and for each score

@@ -19,7 +19,7 @@ from isentrope.config.evaluate import (
     EvaluationData,
     EvaluationSampling,
 )
-from isentrope.config.io import ConfigError, load_config, read_yaml
+from isentrope.config.io import load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.paths import inputs_of
 from isentrope.evaluation.evaluate import require_format
@@ -29,7 +29,6 @@ from isentrope.evaluation.responses import (
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.parallel.ranks import from_first
 from isentrope.run.evaluation_folder import (
-    TABLE,
     EvaluationResult,
     StepFolder,
     table_of,
@@ -37,6 +36,7 @@ from isentrope.run.evaluation_folder import (
 from isentrope.run.folder import folder_name, heed, resolved_content
 from isentrope.run.identity import CONFIG, Identity, require_same
 from isentrope.run.origin import evaluation_origin, of_evaluation
+from isentrope.run.places import TABLE
 from isentrope.run.runner import Earlier, Item, Runner
 from isentrope.run.study import other_base, require_one_model
 from isentrope.sampling.prompts import require_room
@@ -45,6 +45,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.log import log
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, world_size
+from isentrope.verbs.answerable import require_evaluation
 from isentrope.verbs.before_work import require_memory_to_evaluate
 from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
 
@@ -131,10 +132,7 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
         config = self.config
         settings = of_evaluation(config)
         if (file := self.folder / CONFIG).is_file():
-            if "evaluation" not in read_yaml(file):
-                raise ConfigError(
-                    f"{self.folder} holds something other than an evaluation: choose another."
-                )
+            require_evaluation(self.folder)
             before = of_evaluation(load_config(file, root=EvaluateConfig))
             require_same(self.folder, Identity(before), Identity(settings))
         items = []

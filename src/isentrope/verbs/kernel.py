@@ -19,6 +19,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.attributions import SecondOrder
 from isentrope.results.results import KernelResult
 from isentrope.system.progress import progress
+from isentrope.verbs.answerable import require_shares
 from isentrope.verbs.kernel_block import UNEQUAL, Block, weights_of_update
 from isentrope.verbs.prepare import Prepared
 
@@ -36,8 +37,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
         ValueError: If K₂ is asked for and the step has no weight a response.
     """
     section = ready.config.fisher_kernel
-    if "FU" in section.blocks and not ready.config.analysis.share_responses:
-        raise ValueError(_NO_FRESH)
+    require_shares(section.blocks, ready.analysis.share_responses)
     x = weights_of_update(ready)
     if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
@@ -59,7 +59,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
         E = ready.E
         K2 = second_order_kernel(policy, E, ready.U, gradients=ready.gradients)
         sgd = weighted_gradient(policy, ready.U, ready.step.token_weights)
-        nested = second_order_change(policy, E, sgd, confidence=ready.config.estimator.confidence)
+        nested = second_order_change(policy, E, sgd, confidence=ready.estimator.confidence)
         second = SecondOrder(float(x @ K2 @ x / 2), nested)
     truncated = blocks["UU"].truncations() if "UU" in blocks else None
     if isinstance(truncated, str):
@@ -86,10 +86,3 @@ def find_kernel(ready: Prepared) -> KernelResult:
         tables=joined,
         save_more=save,
     )
-
-
-_NO_FRESH = (
-    "The block FU is of fresh responses to U's prompts, whose own and same-prompt pairs have parts "
-    "of δH₁: set analysis.share_responses to their number per prompt. On other prompts than U's, "
-    "all of δH₁ is coupling between different sequences."
-)

@@ -53,8 +53,8 @@ def find_change(ready: Prepared) -> MeasureResult:
     rate = ready.rate
     estimator = replace(
         header.estimator,
-        method=ready.config.estimator.method,
-        order=0 if measurement.withheld else ready.config.estimator.order,
+        method=ready.estimator.method,
+        order=0 if measurement.withheld else ready.estimator.order,
         unit=change.entropy.unit,
     )
     linear_range = None

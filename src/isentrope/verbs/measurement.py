@@ -26,12 +26,11 @@ from isentrope.estimators.identities import (
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import position_classes, require_matches
-from isentrope.estimators.price import PRICED, price_of_step
+from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding_floor import rounding_floor
-from isentrope.estimators.spent import Price
 from isentrope.estimators.sweep import orders_at
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector
@@ -85,11 +84,11 @@ class Measurement:
 def measure_checkpoint(ready: Prepared) -> Measurement:
     """Measure one checkpoint; nothing is written."""
     clock = ready.clock
-    estimator = ready.config.estimator
+    estimator = ready.estimator
     etas = estimator.etas(ready.step.learning_rate)
     rewards: Tensor | None = None
     no_reward: tuple[str, ...] = ()
-    if ready.config.analysis.reward:
+    if ready.analysis.reward:
         try:
             rewards = ready.sampler.rewarded(ready.E).rewards
         except ValueError as error:
@@ -157,7 +156,7 @@ class _Sweep:
 
 def _measure_sweep(ready: Prepared, etas: list[float], rewards: Tensor | None) -> _Sweep:
     """ΔH, and ΔJ where there are rewards, at every rate by weights."""
-    estimator = ready.config.estimator
+    estimator = ready.estimator
     changes: list[EntropyChange] = []
     gains: list[RewardChange] = []
     at_rate: tuple[Scores, Trust] | None = None
@@ -225,7 +224,7 @@ def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
                 rates,
                 max_new_tokens=ready.sampler.longest(ready.E),
                 seed=ready.sampler.data.seeds["resample"],
-                estimator=ready.config.estimator.options,
+                estimator=ready.estimator.options,
                 progress=report,
             )
     return dict(zip(etas, fresh, strict=True))
@@ -241,12 +240,12 @@ def _estimate_price(
 ) -> Price | None:
     """What the step spends and earns at the rate of interest, in all and by group of prompts."""
     sample = change.sample
-    confidence = ready.config.estimator.confidence
-    priced = ready.config.analysis.price and sample.functional.method in PRICED
+    confidence = ready.estimator.confidence
+    priced = ready.analysis.price and sample.functional.method in PRICED
     if change.first_order is None or not priced:
         return None
     E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    pattern = ready.config.analysis.position_pattern
+    pattern = ready.analysis.position_pattern
     classes = position_classes(E, sample.entropies, pattern, ready.policy.tokenizer)
     require_matches(classes)
     parts = ("momentum", "total")

@@ -20,6 +20,7 @@ from isentrope.attribution.influence.projection import DIRECTIONS_AT_ONCE, MAX_S
 from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.price import PRICED
 from isentrope.planning.plan import Batch, PassesOver
+from isentrope.results.verbs import COUNTED
 from isentrope.system.file_contents import count_rows
 from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE
 
@@ -262,13 +263,17 @@ def _count_kernel(counting: Counting) -> Iterator[PassesOver]:
         yield counting.part(block, columns, "kernel", forward=2 + sums, backward=2 + sums)
 
 
-_COUNT: dict[str, Callable[[Counting], Iterator[PassesOver]]] = {
-    "measure": _count_measure,
-    "influence": _count_influence_verb,
-    "kernel": _count_kernel,
-    "noise": _count_noise,
-    "variance": _count_variance,
-    "audit": _count_audit,
-}
-COUNTED = tuple(_COUNT)
-"""Verbs whose passes are counted."""
+_COUNT: dict[str, Callable[[Counting], Iterator[PassesOver]]] = dict(
+    zip(
+        COUNTED,
+        (
+            _count_measure,
+            _count_influence_verb,
+            _count_kernel,
+            _count_noise,
+            _count_variance,
+            _count_audit,
+        ),
+        strict=True,
+    )
+)

@@ -16,17 +16,12 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
 from isentrope.planning.plan import Plan
-from isentrope.planning.room import bytes_of
-from isentrope.results.verbs import INFLUENCE, MEASURE
 from isentrope.system.memory import memory_of
 from isentrope.verbs.before_work import counting_of, held_by_verb, shapes_of
 from isentrope.verbs.part_memory import plan_verb
-from isentrope.verbs.passes import COUNTED
 from isentrope.verbs.plan_training import plan_steps, untrained
+from isentrope.verbs.planned import AFTERWARDS, bytes_of, planned_verbs
 from isentrope.verbs.recorded_seconds import seconds_of_verb
-
-AFTERWARDS = (MEASURE.name, INFLUENCE.name)
-"""Verbs that are planned for the checkpoints of a training that has none yet."""
 
 
 def plan(
@@ -52,21 +47,11 @@ def plan(
             to be spread.
     """
     kind = kind_of(type(config).model_fields)
-    if kind == "evaluate":
-        raise ValueError(f"{path} evaluates, and isentrope plan plans what measures or trains.")
-    planned = {MEASURE.name: COUNTED, "train": (kind, *AFTERWARDS)}.get(kind, (kind,))
-    if other := [verb for verb in verbs if verb not in planned]:
-        raise ValueError(f"{path} is for {', '.join(planned)}, not for {other[0]}.")
-    section = "checkpoint" if isinstance(config, MeasureConfig) else "model"
-    if getattr(config, section).shard_base:
-        raise ValueError(
-            f"{section}.shard_base spreads the base over several processes, and a plan is of one: "
-            "plan with it false, and take off what the others hold."
-        )
+    names = planned_verbs(kind, path, verbs, dict(config))
     if isinstance(config, MeasureConfig):
-        return _plan_measuring(config, verbs or planned, memory)
+        return _plan_measuring(config, names, memory)
     assert isinstance(config, (TrainConfig, SftConfig))
-    return _plan_training(config, path, verbs or planned, memory)
+    return _plan_training(config, path, names, memory)
 
 
 def _plan_measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:

@@ -23,10 +23,10 @@ from isentrope.config.contract import advantages_of, run_contract, run_control
 from isentrope.config.control_fields import draws_held_out
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.trainable import require_vllm_to_train
 from isentrope.config.trl import (
     draws_by_vllm,
     grpo_options,
-    require_vllm_to_train,
     shards_weights,
     training_device,
 )

@@ -16,8 +16,8 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import PassesOver
-from isentrope.results.result import RESULTS
 from isentrope.results.results import load_result
+from isentrope.results.verbs import RESULTS
 from isentrope.system.log import log
 from isentrope.system.reading import read_json_lines
 from isentrope.verbs.passes import Counting, batches_of, count_passes

@@ -12,14 +12,18 @@ from torch import Tensor
 from isentrope.checkpoint.convert.deepspeed import read_deepspeed
 from isentrope.checkpoint.convert.distributed import read_dcp, read_fsdp
 from isentrope.checkpoint.convert.gathered import Gathered, described_model
+from isentrope.checkpoint.convert.source import (
+    described_by,
+    places_of_shards,
+    refuse_layout,
+    require_convertible,
+)
 from isentrope.checkpoint.convert.verl import read_verl
 from isentrope.checkpoint.files import ADAPTER_CONFIG, TRAINER_STATE
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
-from isentrope.models.checkpoint_folder import way_out
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
-from isentrope.system.outputs import require_apart
 from isentrope.system.reading import read_json, reading
 from isentrope.update.parameter_names import plain_name, unwrapped
 
@@ -86,19 +90,12 @@ def convert(
     """
     folder = Path(source)
     out = Path(out)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
-    require_apart(out, [folder] if model is None else [folder, model])
+    require_convertible(folder, out, model, run_settings)
     if run_settings is not None:
         read_verl_settings(Path(run_settings))
     gathered = _read(folder)
     places = [gathered.config, folder] if model is None else [Path(model)]
-    described = (place for place in places if place is not None and _describes_model(place))
-    if (config := next(described, None)) is None:
-        raise FileNotFoundError(
-            f"{model or folder} has no config.json or {ADAPTER_CONFIG}: give --model, the "
-            "folder of the base model that was trained, or of an adapter of the same shape."
-        )
+    config = described_by([place for place in places if place is not None], model or folder)
     adapter = (config / ADAPTER_CONFIG).is_file()
     weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
     weights = (
@@ -124,15 +121,10 @@ def convert(
     return Converted(out, gathered.layout, len(weights), states)
 
 
-def _describes_model(folder: Path) -> bool:
-    """Whether a folder has the configuration of a model or an adapter."""
-    return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
-
-
 def _read(folder: Path) -> Gathered:
     """The checkpoint, without objects of other classes."""
     for read in (read_verl, read_fsdp, read_dcp, read_deepspeed):
-        for place in (folder, folder / "actor", folder / "policy" / "weights"):  # verl, NeMo-RL
+        for place in places_of_shards(folder):
             with reading(place, _AGAIN):
                 if not place.is_dir() or (gathered := read(place)) is None:
                     continue
@@ -143,20 +135,7 @@ def _read(folder: Path) -> Gathered:
                 for group in (optimizer or {}).get("param_groups", ()):
                     group["params"] = [*map(str, group["params"])]
                 return replace(gathered, optimizer=optimizer)
-    if _describes_model(folder) and any(folder.glob("*.safetensors")):
-        raise ValueError(
-            f"{folder} needs no conversion: `isentrope check {folder}` says whether it can be "
-            "measured."
-        )
-    raise FileNotFoundError(
-        f"{folder} is in no layout that is converted. "
-        + (
-            way_out(folder)
-            or "It needs .metadata (torch.distributed.checkpoint), pytorch_model_fsdp* "
-            "(accelerate, transformers), model_world_size_* (verl) or *_optim_states.pt "
-            "(DeepSpeed)."
-        )
-    )
+    refuse_layout(folder)
 
 
 def _name_adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import (
@@ -73,15 +74,21 @@ class Addition:
         Raises:
             ValueError: If an argument is out of range.
         """
-        require_probability("slip", slip)
-        require_split(split, "Addition")
-        if digits not in (1, 2, 3):
-            raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
+        self.require_values(split, {"digits": digits, "slip": slip})
         self.slip = slip
         numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
         for_test = split == "test"
         pairs = [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == for_test]
         self.prompts = [self._make_prompt(a, b) for a, b in limited(pairs, limit, seed)]
+
+    @staticmethod
+    def require_values(split: str, options: Mapping[str, Any]) -> None:
+        """Refuse a split or options that there are not."""
+        require_probability("slip", options.get("slip", 0))
+        require_split(split, "Addition")
+        digits = options.get("digits", 1)
+        if digits not in (1, 2, 3):
+            raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
 
     def _make_prompt(self, a: int, b: int) -> Prompt:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))

@@ -40,10 +40,11 @@ from isentrope.sampling.tasks.lines import (
     ResponseLine,
     complete_column,
     read_rows,
+    require_response,
     require_splittable,
     source_of,
 )
-from isentrope.sampling.tasks.task import require_probability, require_split, shuffled_epochs
+from isentrope.sampling.tasks.task import require_share, shuffled_epochs
 from isentrope.system.files import short_digest
 
 PromptSource = str | Path | Sequence[PromptLike]
@@ -116,8 +117,7 @@ class PromptFile:
             ValueError: If a line has no response, or one that is not a text.
         """
         for where, response in self._responses:
-            if not isinstance(response, str):
-                raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
+            require_response(where, response)
         order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
@@ -140,8 +140,7 @@ def _read_prompts(source: PromptSource) -> tuple[list[str], list[Prompt], list[A
 
 def _lines_of_split(prompts: list[Prompt], split: str, test_share: float, path: str) -> list[int]:
     """Lines of the prompts of a split; equal prompts are of one split, whatever their order."""
-    require_probability("test_share", test_share)
-    require_split(split, f"{path} with test_share")
+    require_share(test_share, split, path)
     different = sorted({p.content for p in prompts}, key=lambda text: short_digest(text, 8))
     size = require_splittable(path, len(different), test_share)
     test = set(different[:size])

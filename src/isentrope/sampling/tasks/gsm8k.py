@@ -80,17 +80,27 @@ class GSM8K:
             ValueError: If the split or the place is unknown, or a row has no question or no final
                 answer that is one number.
         """
-        require_split(split, "GSM8K")
-        if answer not in PLACES:
-            raise ValueError(
-                f"answer says where the answer stands, one of {', '.join(PLACES)}, not {answer!r}."
-            )
+        self.require_values(split, {"template": template, "answer": answer})
         rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
         if not rows:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
         self._place = answer
         self.prompts = [_prompt(row, key, where, template) for key, where, row in rows]
         self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for *_, row in rows]
+
+    @staticmethod
+    def require_values(split: str, options: Mapping[str, Any]) -> None:
+        """Refuse a split or options that there are not."""
+        require_split(split, "GSM8K")
+        answer = options.get("answer", "tag")
+        if answer not in [*PLACES]:
+            raise ValueError(
+                f"answer says where the answer stands, one of {', '.join(PLACES)}, not {answer!r}."
+            )
+        if not isinstance(options.get("template", ""), str):
+            raise ValueError(
+                f"template is a text with a {{question}} in it, not {options['template']!r}."
+            )
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response's answer equals the reference, else 0."""

@@ -85,6 +85,20 @@ def require_splittable(source: str, different: int, test_share: float) -> int:
     return size
 
 
+def require_response(where: str, response: Any) -> None:
+    """Refuse a line of prompts that shows no response.
+
+    Args:
+        where: What messages call the line.
+        response: Its field, or None.
+
+    Raises:
+        ValueError: Naming the line.
+    """
+    if not isinstance(response, str):
+        raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
+
+
 def complete_column(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
     """A field of every line.
 

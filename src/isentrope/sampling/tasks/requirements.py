@@ -12,6 +12,7 @@ from csv import reader
 from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from isentrope.sampling.tasks.lines import (
@@ -19,26 +20,36 @@ from isentrope.sampling.tasks.lines import (
     NO_REFERENCE,
     PromptLine,
     read_rows,
+    require_response,
     require_splittable,
     source_of,
 )
 from isentrope.sampling.tasks.names import TASKS, files_of_task
 from isentrope.sampling.tasks.reward_form import RewardForm, require_free_names, require_weights
+from isentrope.sampling.tasks.task import require_share
 from isentrope.system.file_contents import read_schema
-from isentrope.system.python_file import SourceDefinition, read_definition, require_defined
+from isentrope.system.python_file import (
+    SourceDefinition,
+    defines_function,
+    read_definition,
+    require_defined,
+)
 from isentrope.system.reading import parse_json, read_json_lines
 
 MOST_BYTES = 4 * 2**20
 """Size of a file of prompts whose every line is read before the work; a larger one takes time."""
 
 
-def require_task(name: str, path: str | None, options: Mapping[str, Any]) -> None:
+def require_task(
+    name: str, path: str | None, options: Mapping[str, Any], split: str = "train"
+) -> None:
     """Refuse a task that cannot be made, as far as names, sources and its file tell.
 
     Args:
         name: As `load_task` takes it.
         path: File or folder of the data set.
         options: Of the task.
+        split: Of the data set.
 
     Raises:
         FileNotFoundError: If a Python file is missing.
@@ -52,12 +63,19 @@ def require_task(name: str, path: str | None, options: Mapping[str, Any]) -> Non
     if name in TASKS or (sources[0] is not None and sources[0].is_class):
         if sources[0] is not None:
             require_arguments(name, sources[0].signature.parameters, path, options)
+        if name == "prompts":
+            if share := options.get("test_share"):
+                require_share(share, split, path)
+        elif name in TASKS:
+            resolve_name(TASKS[name]).require_values(split, options)
     elif len(functions) == len(parts):
         require_reward_options(name, options)
         if path is None:
             raise ValueError(needs_prompts(parts[0]))
         if options.get("weights") is not None:
             require_weights(options["weights"], len(parts))
+        if share := options.get("test_share"):
+            require_share(share, split, path)
     if path is None or not Path(path).is_file():
         return
     forms = [
@@ -161,6 +179,31 @@ def _require_columns(path: str, forms: Sequence[RewardForm]) -> None:
     require_free_names(path, columns)
     for form in forms:
         form.require(columns, prompts=True)
+
+
+def require_demonstrations(name: str, path: str | None) -> None:
+    """Refuse prompts of a file, of which one has no response that could be learned from.
+
+    Args:
+        name: Of the task.
+        path: Its file; a large one is left to who reads it.
+
+    Raises:
+        ValueError: Naming the line.
+    """
+    of_file = name == "prompts" or (name not in TASKS and _all_functions(name))
+    if not of_file or path is None or not Path(path).is_file():
+        return
+    if Path(path).suffix in (".parquet", ".csv") or Path(path).stat().st_size > MOST_BYTES:
+        return
+    for where, row in read_rows(Path(path), PromptLine):
+        require_response(where, row.get("response"))
+
+
+def _all_functions(name: str) -> bool:
+    """Whether sources show that all parts of a name are functions."""
+    files = files_of_task(name)
+    return len(files) == len(name.split(", ")) and all(map(defines_function, files))
 
 
 def require_references(path: str | Path | None) -> None:

@@ -200,7 +200,7 @@ def in_test(problem: str) -> bool:
     return int.from_bytes(short_digest(problem, 4)) < TEST_SHARE * 2**32
 
 
-def limited(items: Sequence[_Item], limit: int | None, seed: int) -> list[_Item]:
+def limited(items: Sequence[_Item], limit: Any, seed: int) -> list[_Item]:
     """All items, or `limit` of them in seeded order.
 
     Args:
@@ -216,12 +216,12 @@ def limited(items: Sequence[_Item], limit: int | None, seed: int) -> list[_Item]
     """
     if limit is None:
         return list(items)
-    if not 0 < limit <= len(items):
+    if not isinstance(limit, int) or not 0 < limit <= len(items):
         raise ValueError(f"limit must be 1 to {len(items)}, the size of the split: {limit}.")
     return random.Random(seed).sample(items, limit)
 
 
-def require_probability(name: str, value: float) -> None:
+def require_probability(name: str, value: Any) -> None:
     """Refuse a number that is not a probability below 1.
 
     Args:
@@ -231,8 +231,23 @@ def require_probability(name: str, value: float) -> None:
     Raises:
         ValueError: If it lies outside [0, 1).
     """
-    if not 0 <= value < 1:
+    if not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise ValueError(f"{name} is a probability below 1, got {value}.")
+
+
+def require_share(test_share: Any, split: str, path: Any) -> None:
+    """Refuse a share of a file that no split can have, and a split that there is none of.
+
+    Args:
+        test_share: Share of the different prompts that are those of "test".
+        split: The one that is wanted.
+        path: What messages call the file.
+
+    Raises:
+        ValueError: In a sentence.
+    """
+    require_probability("test_share", test_share)
+    require_split(split, f"{path} with test_share")
 
 
 def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
