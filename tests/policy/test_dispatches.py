@@ -111,6 +111,10 @@ def test_scores_and_sweeps_take_few_operations_more_than_forward_passes():
     assert scores <= 1.2 * plain
     sweep = per_micro_batch(policy, lambda: score_moved(policy, batch, direction, RATES))
     assert sweep <= 1.2 * plain * (1 + len(RATES))
+    change = per_micro_batch(
+        policy, lambda: ise.entropy_change(policy, batch, direction, RATES, order=0)
+    )
+    assert change <= 1.5 * plain * (1 + len(RATES))
 
 
 @pytest.mark.parametrize(("order", "most"), [(1, 2.2), (2, 7.7)])
