@@ -142,7 +142,8 @@ def _copy_content(container: Any, packages: set[str]) -> Any:
 
 def _identify_contents(tables: list[Any]) -> tuple[list[int], list[int]]:
     """How many things each container holds, and which: the copies keep these, and so their ids."""
-    values = [table.values() for table in tables if isinstance(table, dict)]
+    # one view at a time: a list of them makes the collector of garbage look through the process
+    values = (table.values() for table in tables if isinstance(table, dict))
     held = chain(chain.from_iterable(tables), chain.from_iterable(values))
     return [*map(len, tables)], [*map(id, held)]
 
