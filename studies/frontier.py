@@ -102,7 +102,7 @@ def frontier_at(
         steps = TrialSteps(ready, [*controls])
         E = ready.sampler.rewarded(ready.E)
         edge = TrialFrontier(
-            ready, steps.plain, score_batch(ready.policy, E, ready.estimator.options), E
+            ready, steps.plain, score_batch(ready.policy, E, ready.config.estimator.options), E
         )
         if controls and edge.frontier is not None and has_interval(edge.frontier.reached):
             for attempt, trial in attempts(steps, controls, seconds):

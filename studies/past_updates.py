@@ -421,7 +421,7 @@ def _record(
     before: Vector | None,
     missing: Sequence[int],
 ) -> MomentumRecord:
-    confidence, here = ready.estimator.confidence, ready.checkpoint.step_number or 0
+    confidence, here = ready.config.estimator.confidence, ready.checkpoint.step_number or 0
     parts = [
         unroll(a, ready.step, [update.by_group[k] for update in updates], before)
         for k, a in enumerate(attributions)
@@ -542,7 +542,7 @@ def unrollings(config: MeasureConfig, folder: Path, steps: int) -> Iterator[Unro
         for item in study_items(INFLUENCE.name, config, folder):
             ready = prepare_checkpoint(item.checkpoint, item.settings, Clock())
             with at_precision(ready.policy, item.settings.config.precision.measuring):
-                table = influence_of(ready, tokens=False, reward=ready.analysis.reward)
+                table = influence_of(ready, tokens=False, reward=ready.config.analysis.reward)
                 yield Unrolling(item.name, table, *past_updates(ready, table, steps))
 
 

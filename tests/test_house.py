@@ -17,7 +17,7 @@ from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
 
-FUNCTIONS = 888
+FUNCTIONS = 887
 """Functions that `measure` enters, without its comprehensions; 25 say its answer in words, 27 read
 its input before any library of tensors loads, 4 say whether its passes are sure to fit, 43 are of
 the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says,

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from isentrope import Estimate
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.estimators.price import Price, Spent
+from isentrope.estimators.spent import Price, Spent
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs import prepare_training
 from tests.training import runs

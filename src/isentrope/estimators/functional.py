@@ -23,6 +23,7 @@ because it is drawn with what it measures; the method is a reference for the oth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -37,12 +38,15 @@ class Functionals:
     """Which F: a method, and ℋ ("per_sequence") or h ("per_token").
 
     Attributes:
+        symbol: What F is called in messages.
         functional: "per_sequence" or "per_token".
         method: "sequence", "prefix", "doubly-robust" or "surprisal".
         tokens: (n, t) float64, tokens that each entry of H stands for (the mask, or lengths).
         baseline: (n, t) float64, b of the doubly-robust method; None otherwise.
         sampler_logprobs: (n, t) float64, nats, of the surprisal method; None otherwise.
     """
+
+    symbol: ClassVar[str] = "H"
 
     functional: Functional
     method: Method
@@ -60,11 +64,6 @@ class Functionals:
     def unit(self) -> str:
         """Unit of F."""
         return UNITS[self.functional]
-
-    @property
-    def symbol(self) -> str:
-        """What F is called in messages."""
-        return "H"
 
     @property
     def withheld(self) -> str:

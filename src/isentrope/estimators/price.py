@@ -18,8 +18,6 @@ All numbers have one jackknife over prompts, so shares and the reward for a nat 
 a ratio (Fieller).
 """
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -30,13 +28,13 @@ from torch import Tensor
 
 from isentrope.estimators.functional import along
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
+from isentrope.estimators.jackknife import Jackknifed, Units, infinitesimal_jackknife
 from isentrope.estimators.positions import HIGH_ENTROPY_CLASS
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.spent import Price, Spent
 from isentrope.nouns.estimate import NET_SHARE, Estimate
-from isentrope.nouns.saved import Absent
 from isentrope.policy.token_statistics import Scores
 
 PRICED = ("prefix", "sequence")
@@ -59,8 +57,6 @@ _NO_PARTS = (
     "or 'sequence'."
 )
 
-_RATIOS = ("reward_for_a_nat", "momentum")
-
 NO_POSITION = "No position of E is of this class."
 LEAST_FOR_QUANTILE = 128
 """Prompts from which the class above a quantile has intervals (docs/results/switches.md)."""
@@ -71,81 +67,6 @@ _FEW_FOR_QUANTILE = (
 )
 
 _ONE_PROMPT = "Responses to fewer than two prompts have such positions: there is no interval."
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What happens at the positions of a class; of all positions, where it is the whole step.
-
-    Attributes:
-        tokens: Share of E's tokens that stand there.
-        entropy: F_c at θ.
-        first_order: ηδF_c, negative where entropy is spent; None without derivatives.
-        share: Its share of ηδF; of the whole 1; None without derivatives.
-        change: ΔF_c as measured; None where only the first order is known.
-        reward: ηδJ_c; None without rewards or derivatives.
-        reward_for_a_nat: −δJ_c/δF_c, positive where entropy is spent for reward; None likewise.
-    """
-
-    tokens: float
-    entropy: Estimate
-    first_order: Absent[Estimate] = None
-    share: Absent[Estimate] = None
-    change: Absent[Estimate] = None
-    reward: Absent[Estimate] = None
-    reward_for_a_nat: Absent[Estimate] = None
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a step spends and earns.
-
-    Attributes:
-        whole: At all positions.
-        at: By class of positions; and by "group NAME", the positions in responses to the prompts of
-            a group, which sum to the whole.
-        reward_change: ΔJ as measured; None where only the first order is known.
-        momentum: The share of momentum in ηδF.
-        cosine: cos_P of the gradients of reward and entropy (`attribution.frontier`).
-        top: The rate at which the parabola of J is highest (`reward_change`), of a reading.
-    """
-
-    whole: Spent
-    at: dict[str, Spent]
-    reward_change: Absent[Estimate] = None
-    momentum: Absent[Estimate] = None
-    cosine: Absent[Estimate] = None
-    top: Absent[Estimate] = None
-
-    def to_dict(self) -> dict[str, float]:
-        """Flat numbers for a log, errors under names that end in _se.
-
-        Returns:
-            Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME", where CLASS has letters,
-            digits and _ alone: trackers refuse others, which a pattern may have. A ratio is NaN
-            where it has no interval, because its denominator may be zero.
-        """
-        parts = {"price": self.whole} | {
-            f"price/at_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}": part
-            for name, part in self.at.items()
-        }
-        named = {
-            f"{place}/{name}": getattr(part, name)
-            for place, part in parts.items()
-            for name in ("entropy", "first_order", "change", "reward", "reward_for_a_nat")
-        }
-        flat: dict[str, float] = {}
-        named |= {
-            "price/reward_change": self.reward_change,
-            "price/momentum": self.momentum,
-            "price/best_rate": self.top,
-        }
-        for name, estimate in named.items():
-            if estimate is not None:
-                unknown = name.endswith(_RATIOS) and math.isnan(estimate.ci_low)
-                flat[name] = math.nan if unknown else estimate.value
-                flat[f"{name}_se"] = math.nan if unknown else estimate.se
-        return flat
 
 
 def price_of_step(
@@ -194,47 +115,86 @@ def price_of_step(
     of_reward = sample.trust.without_interval(withheld)
     trusts = dict.fromkeys(_Row, sample.trust) | {_Row.CHANGE: moved, _Row.REWARD: of_reward}
     trusts[_Row.REWARD_CHANGE] = of_reward if withheld else moved
+    estimates = _Estimates(sample, masks, result, trusts, confidence)
+    parts: dict[str, Spent] = {}
+    for name in masks:
+        parts[name] = estimates.spent(name, after=after is not None, rewarded=reward is not None)
+    change = estimates.of(_Row.REWARD_CHANGE, "", REWARD) if after and reward else None
+    return Price(parts.pop(""), parts, change)
 
-    def options(row: _Row, name: str) -> dict[str, Any]:
-        prompts = Units.of(sample.prompt_index[masks[name].any(1)]).count
-        alone = _ONE_PROMPT if prompts else NO_POSITION
-        trust = trusts[row].without_interval(alone if prompts < 2 else "")
-        if name == HIGH_ENTROPY_CLASS and result.n_units < LEAST_FOR_QUANTILE:
-            trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=result.n_units))
-        order = trust.order if row in (_Row.CHANGE, _Row.REWARD_CHANGE) else 1
-        return {"confidence": confidence, "order": order, **trust.options(sample.functional.method)}
 
-    def spent(start: int, name: str) -> Spent:  # statistics of the class begin at row `start`
-        def estimate(row: _Row, unit: str = sample.functional.unit) -> Estimate:
-            return result.estimate(start + row, unit=unit, **options(row, name))
+@dataclass(frozen=True)
+class _Estimates:
+    """The statistics of all classes of positions as numbers with intervals.
 
-        def ratio(row: _Row, bottom: int, unit: str) -> Estimate:
-            how = options(row, name)
-            return ratio_of(result, start + row, bottom, name="δH₁", sign="any", unit=unit, **how)
+    Attributes:
+        sample: E at θ.
+        masks: (n, t) bool by class, all positions first, under the name "".
+        result: `price_statistics` of each class, one class after the other.
+        trusts: How far weights can be trusted, by statistic.
+        confidence: Nominal coverage of the intervals.
+    """
 
+    sample: ScoredBatch
+    masks: Mapping[str, Tensor]
+    result: Jackknifed
+    trusts: Mapping[_Row, Trust]
+    confidence: float
+
+    def spent(self, name: str, *, after: bool, rewarded: bool) -> Spent:
+        """What happens at the positions of a class.
+
+        Args:
+            name: The class; "" for all positions.
+            after: Whether the change was measured.
+            rewarded: Whether E has rewards.
+
+        Returns:
+            Its numbers; those of derivatives are None where there are none.
+        """
+        unit = self.sample.functional.unit
+        derived = len(self.sample.series) > 1
         share = for_a_nat = None
         if derived:
-            share = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
+            share = Estimate.exact(1.0, self.result.n_units, unit=NET_SHARE, method="definition")
             if name:
-                share = ratio(_Row.FIRST_ORDER, _Row.FIRST_ORDER, NET_SHARE)  # of all positions
-        if derived and reward:
-            per_nat = f"{REWARD} per {sample.functional.unit.replace('nats', 'nat')}"
-            for_a_nat = ratio(_Row.REWARD, start + _Row.SPENT, per_nat)
+                of_all = self._place(_Row.FIRST_ORDER, "")
+                share = self._ratio(_Row.FIRST_ORDER, name, of_all, NET_SHARE)
+        if derived and rewarded:
+            per_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
+            for_a_nat = self._ratio(_Row.REWARD, name, self._place(_Row.SPENT, name), per_nat)
         return Spent(
-            tokens=float(masks[name].sum() / masks[""].sum()),
-            entropy=estimate(_Row.ENTROPY),
-            first_order=estimate(_Row.FIRST_ORDER) if derived else None,
+            tokens=float(self.masks[name].sum() / self.masks[""].sum()),
+            entropy=self.of(_Row.ENTROPY, name, unit),
+            first_order=self.of(_Row.FIRST_ORDER, name, unit) if derived else None,
             share=share,
-            change=estimate(_Row.CHANGE) if after else None,
-            reward=estimate(_Row.REWARD, REWARD) if derived and reward else None,
+            change=self.of(_Row.CHANGE, name, unit) if after else None,
+            reward=self.of(_Row.REWARD, name, REWARD) if derived and rewarded else None,
             reward_for_a_nat=for_a_nat,
         )
 
-    parts = {name: spent(place * len(_Row), name) for place, name in enumerate(masks)}
-    change = None
-    if after and reward:
-        change = result.estimate(_Row.REWARD_CHANGE, unit=REWARD, **options(_Row.REWARD_CHANGE, ""))
-    return Price(parts.pop(""), parts, change)
+    def of(self, row: _Row, name: str, unit: str) -> Estimate:
+        """A statistic of a class."""
+        return self.result.estimate(self._place(row, name), unit=unit, **self._options(row, name))
+
+    def _ratio(self, row: _Row, name: str, bottom: int, unit: str) -> Estimate:
+        top = self._place(row, name)
+        options = self._options(row, name)
+        return ratio_of(self.result, top, bottom, name="δH₁", sign="any", unit=unit, **options)
+
+    def _place(self, row: _Row, name: str) -> int:
+        return [*self.masks].index(name) * len(_Row) + row
+
+    def _options(self, row: _Row, name: str) -> dict[str, Any]:
+        prompts = Units.of(self.sample.prompt_index[self.masks[name].any(1)]).count
+        alone = _ONE_PROMPT if prompts else NO_POSITION
+        trust = self.trusts[row].without_interval(alone if prompts < 2 else "")
+        n = self.result.n_units
+        if name == HIGH_ENTROPY_CLASS and n < LEAST_FOR_QUANTILE:
+            trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=n))
+        order = trust.order if row in (_Row.CHANGE, _Row.REWARD_CHANGE) else 1
+        method = self.sample.functional.method
+        return {"confidence": self.confidence, "order": order, **trust.options(method)}
 
 
 def _restrict_to_tokens(tokens: Tensor, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -51,6 +52,8 @@ class RewardMean(Functionals):
         rewards: (n,) float64, the reward of each response.
     """
 
+    symbol: ClassVar[str] = "J"
+
     rewards: Tensor
 
     @classmethod
@@ -80,11 +83,6 @@ class RewardMean(Functionals):
     def unit(self) -> str:
         """Unit of J."""
         return REWARD
-
-    @property
-    def symbol(self) -> str:
-        """What it is called in messages."""
-        return "J"
 
     @property
     def withheld(self) -> str:

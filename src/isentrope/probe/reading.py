@@ -17,10 +17,11 @@ from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.price import Price, price_of_step
+from isentrope.estimators.price import price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
 from isentrope.estimators.sample import statistics_of_sample
+from isentrope.estimators.spent import Price
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore

@@ -74,7 +74,7 @@ class Result(Header):
         warnings: Sentences on what limits the use of the numbers.
         timing: Seconds by stage, and "total".
         tables: Written as parquet, by name.
-        save_more: Writes whatever else there is into the folder; None for nothing else.
+        save_more: Writes whatever else there is into the folder; None if nothing else is written.
         write_log: Called with the whole result and a folder for logs before its folder gets its
             name; returns the files that it wrote. None for no log.
     """

@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.classes import Classes
-from isentrope.estimators.price import Price
+from isentrope.estimators.spent import Price
 from isentrope.estimators.sweep import SweepRow
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.columns import ByName

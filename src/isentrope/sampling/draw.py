@@ -227,10 +227,29 @@ def _generate(
             "are not known: isentrope does not support this model."
         )
     columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
-    ends = torch.tensor(policy.eos_token_ids, dtype=out.dtype)
+    return _cut_at_ends(out[:, input_ids.shape[1] :].cpu(), columns, policy.eos_token_ids)
+
+
+def _cut_at_ends(
+    generated: Tensor, columns: list[Tensor], eos_token_ids: Sequence[int]
+) -> list[tuple[Tensor, ...]]:
+    """What was drawn of each sequence, up to its end.
+
+    Args:
+        generated: (b, t) tokens that `generate` returned.
+        columns: (b, t) tokens, log-probabilities and entropies as they were drawn.
+        eos_token_ids: Tokens that end a response.
+
+    Returns:
+        Each column of each sequence, (t,).
+
+    Raises:
+        RuntimeError: If other tokens were returned than drawn.
+    """
+    ends = torch.tensor(eos_token_ids, dtype=generated.dtype)
     sequences: list[tuple[Tensor, ...]] = []
-    for row, tokens in enumerate(out[:, input_ids.shape[1] :].cpu()):
-        # Up to and with the first EOS, even where padding is EOS too.
+    for row, tokens in enumerate(generated):
+        # up to and with the first EOS, even where padding is EOS too
         ended = torch.isin(tokens, ends).nonzero()
         length = int(ended[0]) + 1 if len(ended) else len(tokens)
         sequences.append(tuple(x[row, :length].clone() for x in columns))

@@ -197,10 +197,11 @@ def _match_by_name(
         require_shape(theta, name, parameter, "the optimizer's parameter")
     places = [(k, index) for k, group in enumerate(groups) for index in group["params"]]
     by_name = dict(zip(ordered, places, strict=True))
+    saved_states = {name: states.get(index) or {} for name, (_, index) in by_name.items()}
     group_index = {name: by_name[name][0] for name in policy.names}
     held = {name: groups[k] for name, k in group_index.items()}
-    saved_states = {name: states.get(index) or {} for name, (_, index) in by_name.items()}
-    fresh = not states and any(state_keys(rule, group) for group in held.values())
+    stateful = [name for name, group in held.items() if state_keys(rule, group)]
+    fresh = bool(stateful) and not states
     if fresh and file is not None and not before_first_step(file):
         raise ValueError(
             f"{file} holds an empty optimizer state; if a fresh optimizer is meant, pass "
@@ -214,21 +215,33 @@ def _match_by_name(
             "The first param group has learning rate 0, so no direction per unit of it exists, "
             f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
         )
-    untrained = [n for n in held if states and state_keys(rule, held[n]) and not saved_states[n]]
+    untrained = [name for name in stateful if states and not saved_states[name]]
+    no_moments = {name: dict[str, Any]() for name in held}
+    state = OptimizerState(rule, held, no_moments, rate, source, group_index=group_index)
+    if fresh:
+        return replace(state, warnings=(_FRESH,))
+    return _with_moments(state, saved_states, untrained, theta)
+
+
+def _with_moments(
+    state: OptimizerState,
+    saved: Mapping[str, Mapping[str, Any]],
+    untrained: list[str],
+    theta: Mapping[str, Tensor],
+) -> OptimizerState:
+    """A state with the moments that were saved of each trained parameter, in float64."""
+    held = state.groups
     trained = {name: held[name] for name in held if name not in untrained}
-    kept = {} if fresh else select_moments(rule, trained, saved_states)
-    notes = [_FRESH] if fresh else []
+    kept = select_moments(state.rule, trained, saved)
+    notes: list[str] = []
     if untrained:
         notes.append(
             f"{len(untrained)} of {len(held)} parameters, the first {untrained[0]!r}, have no "
             "state beside others: training gave them no gradient, and the step does not move them."
         )
-    return OptimizerState(
-        rule=rule,
-        groups=held,
-        moments={name: {} for name in held} | read_moments(kept, theta),
-        learning_rate=rate,
-        matched_by=source,
+    return replace(
+        state,
+        moments=state.moments | read_moments(kept, theta),
         warnings=tuple(notes),
         types={
             name: x.dtype
@@ -236,7 +249,6 @@ def _match_by_name(
             for key, x in reversed(moments.items())  # the first one counts
             if key != "step"
         },
-        group_index=group_index,
         untrained=frozenset(untrained),
     )
 

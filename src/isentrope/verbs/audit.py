@@ -36,7 +36,7 @@ def find_audit(ready: Prepared) -> AuditResult:
     sequences = audits["sequences"]
     return AuditResult(
         **vars(ready.header),
-        off_policy=ready.estimator.off_policy,
+        off_policy=ready.config.estimator.off_policy,
         reliability=dict(table.reliability),
         tokens=ProxyRecord(tokens.n_items, dict(tokens.statistics)),
         sequences=ProxyRecord(sequences.n_items, dict(sequences.statistics)),
@@ -54,10 +54,10 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
     assert measured is not None
     assert U.advantages is not None
     options = AuditOptions(
-        top=tuple(ready.analysis.top),
-        draws=ready.analysis.draws,
+        top=tuple(ready.config.analysis.top),
+        draws=ready.config.analysis.draws,
         seed=ready.sampler.data.seed,
-        confidence=ready.estimator.confidence,
+        confidence=ready.config.estimator.confidence,
     )
     means = mean_discriminators(ready.policy, U)
     by_group = table.entropy.by_group_and_token

@@ -63,7 +63,7 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
     E = _on(ready, ready.E, weighted=True)
     U = _on(ready, ready.U, weighted=False)
     exact = E.values[EXACT]
-    confidence = ready.estimator.confidence
+    confidence = ready.config.estimator.confidence
     logged, source, of_U = _logged(ready)
     rows: list[EntropyRecord] = []
     for batch, defined in {"E": E, "U": U}.items():
@@ -110,7 +110,7 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Defined:
                 row,
                 unit="nats per sequence" if name == "per_response" else "nats per token",
                 method=name,
-                confidence=ready.estimator.confidence,
+                confidence=ready.config.estimator.confidence,
                 trusted=trusted,
             )
             for row, name in enumerate(entropies)

@@ -35,7 +35,7 @@ from isentrope.verbs.prepare import Prepared
 
 def find_influence(ready: Prepared) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
-    section = ready.analysis
+    section = ready.config.analysis
     E = _measured_on(ready)
     table = influence_of(ready, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": table.to_frame()}
@@ -64,7 +64,7 @@ def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
         return replace(ready.attributed[0], reward=None)
     rewarded = ready.sampler.rewarded(ready.E) if reward else None
     E = _measured_on(ready).with_columns(rewards=None)
-    if rewarded is not None and ready.analysis.overlap != "u_statistic":
+    if rewarded is not None and ready.config.analysis.overlap != "u_statistic":
         E = rewarded  # both gradients are of the same responses
     with progress().bar("attributing") as report:
         found = influence(
@@ -84,15 +84,15 @@ def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
 
 def _measured_on(ready: Prepared) -> Rollouts:
     """E; the update batch where one batch has both roles."""
-    one_batch = ready.analysis.overlap == "u_statistic"
+    one_batch = ready.config.analysis.overlap == "u_statistic"
     return ready.U if one_batch else ready.E
 
 
 def _options(ready: Prepared) -> InfluenceOptions:
     return InfluenceOptions(
-        **vars(ready.estimator.options),
-        groups=ready.analysis.groups,
-        overlap=ready.analysis.overlap,
+        **vars(ready.config.estimator.options),
+        groups=ready.config.analysis.groups,
+        overlap=ready.config.analysis.overlap,
         gradients=ready.gradients,
     )
 
@@ -101,8 +101,8 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     """Classes of tokens, where they were attributed, and of sequences; none where none acts."""
     if not bool(table.acting.any()):
         return {}
-    section = ready.analysis
-    confidence = ready.estimator.confidence
+    section = ready.config.analysis
+    confidence = ready.config.estimator.confidence
     classes = {"sequences": sequence_classes(table, confidence=confidence)}
     if groups := table.U.prompt_groups:
         classes[BY_GROUP] = group_classes(table, groups, confidence=confidence)
@@ -121,7 +121,7 @@ def fresh_responses(ready: Prepared) -> Rollouts:
     generator = torch.Generator().manual_seed(sampler.data.seeds["resample"])
     return sampler.respond(
         prompts,
-        ready.analysis.share_responses,
+        ready.config.analysis.share_responses,
         generator,
         "fresh responses",
         sampler.longest(ready.U),

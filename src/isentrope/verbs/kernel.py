@@ -37,7 +37,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
         ValueError: If K₂ is asked for and the step has no weight a response.
     """
     section = ready.config.fisher_kernel
-    require_shares(section.blocks, ready.analysis.share_responses)
+    require_shares(section.blocks, ready.config.analysis.share_responses)
     x = weights_of_update(ready)
     if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
@@ -59,7 +59,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
         E = ready.E
         K2 = second_order_kernel(policy, E, ready.U, gradients=ready.gradients)
         sgd = weighted_gradient(policy, ready.U, ready.step.token_weights)
-        nested = second_order_change(policy, E, sgd, confidence=ready.estimator.confidence)
+        nested = second_order_change(policy, E, sgd, confidence=ready.config.estimator.confidence)
         second = SecondOrder(float(x @ K2 @ x / 2), nested)
     truncated = blocks["UU"].truncations() if "UU" in blocks else None
     if isinstance(truncated, str):

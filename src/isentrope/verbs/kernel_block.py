@@ -171,7 +171,7 @@ class Block:
         direction = step.components["gradient"]
         if not self._section.preconditioned:
             direction = weighted_gradient(ready.policy, ready.U, step.token_weights)
-        of_sequences = EstimatorOptions("sequence", confidence=ready.estimator.confidence)
+        of_sequences = EstimatorOptions("sequence", confidence=ready.config.estimator.confidence)
         change = entropy_change(ready.policy, self._rows, direction, [], of_sequences, order=1)
         assert change.first_order is not None
         form = kernel_form(K.matrix, S, x, self._rows.prompt_index)

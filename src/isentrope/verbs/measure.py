@@ -53,8 +53,8 @@ def find_change(ready: Prepared) -> MeasureResult:
     rate = ready.rate
     estimator = replace(
         header.estimator,
-        method=ready.estimator.method,
-        order=0 if measurement.withheld else ready.estimator.order,
+        method=ready.config.estimator.method,
+        order=0 if measurement.withheld else ready.config.estimator.order,
         unit=change.entropy.unit,
     )
     linear_range = None

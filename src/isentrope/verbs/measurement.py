@@ -26,11 +26,12 @@ from isentrope.estimators.identities import (
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import position_classes, require_matches
-from isentrope.estimators.price import PRICED, Price, price_of_step
+from isentrope.estimators.price import PRICED, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding_floor import rounding_floor
+from isentrope.estimators.spent import Price
 from isentrope.estimators.sweep import orders_at
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector
@@ -84,11 +85,11 @@ class Measurement:
 def measure_checkpoint(ready: Prepared) -> Measurement:
     """Measure one checkpoint; nothing is written."""
     clock = ready.clock
-    estimator = ready.estimator
+    estimator = ready.config.estimator
     etas = estimator.etas(ready.step.learning_rate)
     rewards: Tensor | None = None
     no_reward: tuple[str, ...] = ()
-    if ready.analysis.reward:
+    if ready.config.analysis.reward:
         try:
             rewards = ready.sampler.rewarded(ready.E).rewards
         except ValueError as error:
@@ -156,7 +157,7 @@ class _Sweep:
 
 def _measure_sweep(ready: Prepared, etas: list[float], rewards: Tensor | None) -> _Sweep:
     """ΔH, and ΔJ where there are rewards, at every rate by weights."""
-    estimator = ready.estimator
+    estimator = ready.config.estimator
     changes: list[EntropyChange] = []
     gains: list[RewardChange] = []
     at_rate: tuple[Scores, Trust] | None = None
@@ -224,7 +225,7 @@ def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
                 rates,
                 max_new_tokens=ready.sampler.longest(ready.E),
                 seed=ready.sampler.data.seeds["resample"],
-                estimator=ready.estimator.options,
+                estimator=ready.config.estimator.options,
                 progress=report,
             )
     return dict(zip(etas, fresh, strict=True))
@@ -240,12 +241,12 @@ def _estimate_price(
 ) -> Price | None:
     """What the step spends and earns at the rate of interest, in all and by group of prompts."""
     sample = change.sample
-    confidence = ready.estimator.confidence
-    priced = ready.analysis.price and sample.functional.method in PRICED
+    confidence = ready.config.estimator.confidence
+    priced = ready.config.analysis.price and sample.functional.method in PRICED
     if change.first_order is None or not priced:
         return None
     E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    pattern = ready.analysis.position_pattern
+    pattern = ready.config.analysis.position_pattern
     classes = position_classes(E, sample.entropies, pattern, ready.policy.tokenizer)
     require_matches(classes)
     parts = ("momentum", "total")

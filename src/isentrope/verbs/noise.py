@@ -27,7 +27,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
     U = ready.U
     step = ready.step
-    confidence = ready.estimator.confidence
+    confidence = ready.config.estimator.confidence
     numbers: dict[str, Any] = {}  # estimates by their names, by field of the result
     for name, P in {"gradient": None, "preconditioned": step.preconditioner}.items():
         scale = noise_scale(
@@ -50,7 +50,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
         unit=table.entropy.unit,
     )
     numbers["entropy"] = {**vars(of_entropy), "baseline": table.baseline}
-    if ready.analysis.supervised:
+    if ready.config.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
     rows = [
         NoiseRow(part=part, quantity=name, estimate=estimate)
@@ -81,7 +81,7 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
         batches.append(demonstration_rollouts(policy, task.demonstrations(n, data.seeds[name])))
     E, U = batches
     require_disjoint(E, U)
-    options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
+    options = {"confidence": ready.config.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     return change | {"b_simple": simple.b_simple, "b_noise": curved.b_simple}

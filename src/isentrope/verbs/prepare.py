@@ -13,8 +13,6 @@ from isentrope.checkpoint.checkpoint import StoredCheckpoint
 from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.limits import model_obstacles, require_rate
 from isentrope.checkpoint.step import CheckpointStep, take_step
-from isentrope.config.analysis import AnalysisConfig
-from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
@@ -73,24 +71,15 @@ class Prepared:
         return self.settings.config
 
     @property
-    def estimator(self) -> EstimatorConfig:
-        """Which entropy, at which rates, by which estimator."""
-        return self.config.estimator
-
-    @property
-    def analysis(self) -> AnalysisConfig:
-        """What influence, noise and audit attribute."""
-        return self.config.analysis
-
-    @property
     def gradients(self) -> GradientOptions:
         """How the gradients of sequences are computed and held."""
-        return GradientOptions(self.analysis.gradient_backend, self.config.fisher_kernel.held)
+        backend = self.config.analysis.gradient_backend
+        return GradientOptions(backend, self.config.fisher_kernel.held)
 
     @property
     def rate(self) -> float:
         """The learning rate of interest."""
-        return self.estimator.rate(self.step.learning_rate)
+        return self.config.estimator.rate(self.step.learning_rate)
 
 
 def prepare_checkpoint(

@@ -66,7 +66,7 @@ def budget_of_step(
                     entropies=left.entropies - slope.entropies,
                 )
             sample = replace(change.sample, series=(values, slope))
-            part = change_of_sample(sample, [], [], confidence=ready.estimator.confidence)
+            part = change_of_sample(sample, [], [], confidence=ready.config.estimator.confidence)
             budget[name] = part.first_order or zero
             influences[f"budget.{name}"] = part.influences["first_order"]
     return budget, influences

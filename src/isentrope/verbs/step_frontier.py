@@ -8,6 +8,7 @@ from isentrope.attribution.frontier.gradient_products import GradientPair, align
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.update.step import Step
 from isentrope.verbs.prepare import Prepared
 
 GROUPS_OF_ANGLE = 16
@@ -25,11 +26,22 @@ def too_few_prompts(E: Rollouts) -> tuple[str, ...]:
     )
 
 
-def pair_gradients(ready: Prepared, sample: ScoredBatch, E: Rollouts) -> GradientPair:
-    """The gradients of reward and entropy by groups of E's prompts, in the metric of the step."""
+def edge_of(ready: Prepared, step: Step, sample: ScoredBatch, E: Rollouts) -> Edge:
+    """The edge of the free parts with the length of a step's, from groups of E's prompts.
+
+    Args:
+        ready: The checkpoint.
+        step: Its step, or the one without a control.
+        sample: E as scored.
+        E: The same, with rewards, and 16 prompts or more.
+
+    Returns:
+        The edge, with the gradients of reward and entropy in the metric of the step.
+    """
     where = ready.gradients.storage.where
-    P = ready.step.preconditioner
-    return GradientPair.on_batch(ready.policy, E, sample, P, GROUPS_OF_ANGLE, where)
+    P = step.preconditioner
+    gradients = GradientPair.on_batch(ready.policy, E, sample, P, GROUPS_OF_ANGLE, where)
+    return Edge.of_step(gradients, step)
 
 
 def compare_gradients(
@@ -45,7 +57,7 @@ def compare_gradients(
     Returns:
         The cosine and the frontier.
     """
-    gradients = pair_gradients(ready, sample, ready.E.with_columns(rewards=rewards))
-    confidence = ready.estimator.confidence
-    edge = Edge.of_step(gradients, ready.step)
-    return alignment(gradients, confidence), frontier_of_step(edge, ready.step, confidence)
+    edge = edge_of(ready, ready.step, sample, ready.E.with_columns(rewards=rewards))
+    confidence = ready.config.estimator.confidence
+    frontier = frontier_of_step(edge, ready.step, confidence)
+    return alignment(edge.gradients, confidence), frontier

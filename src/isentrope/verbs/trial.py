@@ -54,8 +54,8 @@ def find_trial(ready: Prepared) -> TrialResult:
     """
     tried = ready.config.trial.controls or [*TOKEN_CONTROLS, *STEP_CONTROLS]
     steps = TrialSteps(ready, tried)
-    E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
-    paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
+    E = ready.sampler.rewarded(ready.E) if ready.config.analysis.reward else ready.E
+    paired = PairedSteps(ready.policy, E, ready.rate, ready.config.estimator.options)
     _add(paired, VANILLA, Trial(steps.plain.direction, steps.plain.components["gradient"], {}))
     frontier = TrialFrontier(ready, steps.plain, paired.sample, E)
     with progress().bar("trying controls") as report:

@@ -6,7 +6,7 @@ stands where the plain one does. A step without momentum has no place, because i
 was decided before the batch.
 """
 
-from isentrope.attribution.frontier.edge import Edge, free_part
+from isentrope.attribution.frontier.edge import free_part
 from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
 from isentrope.attribution.frontier.places import Place, place_part
 from isentrope.control.controls import STEP_CONTROLS
@@ -17,7 +17,7 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.results.attributions import Attempt
 from isentrope.update.step import Step
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.step_frontier import pair_gradients, too_few_prompts
+from isentrope.verbs.step_frontier import edge_of, too_few_prompts
 from isentrope.verbs.trial_steps import NO_MOMENTUM
 
 
@@ -40,13 +40,13 @@ class TrialFrontier:
             E: The same, with rewards where they are known.
         """
         self._plain = plain
-        self._confidence = ready.estimator.confidence
+        self._confidence = ready.config.estimator.confidence
         self.frontier: Frontier | None = None
         self.places: dict[str, Place] = {}
         self.missing = () if E.rewards is None else too_few_prompts(E)
         if E.rewards is None or self.missing:
             return
-        self._edge = Edge.of_step(pair_gradients(ready, sample, E), plain)
+        self._edge = edge_of(ready, plain, sample, E)
         self._along_plain = self._edge.gradients.along(free_part(plain))
         self.frontier = frontier_of_step(self._edge, plain, self._confidence)
 

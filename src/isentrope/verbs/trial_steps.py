@@ -64,7 +64,7 @@ class TrialSteps:
             ValueError: If the objective has no advantages to rewrite, or a control has no step of
                 its own.
         """
-        if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
+        if ready.config.estimator.objective not in OBJECTIVES or ready.config.estimator.off_policy:
             raise ValueError(NOT_REWRITABLE)
         for name in names:
             require_tried(name)
@@ -79,10 +79,10 @@ class TrialSteps:
             self.plain = replace(step, direction=without, components=parts)
         rules = [self._build(name) for name in names if name not in STEP_CONTROLS]
         U = ready.U
-        weighting = ready.estimator.weighting(sampler.longest(U))
+        weighting = ready.config.estimator.weighting(sampler.longest(U))
         self.tokens = Tokens.of(
             on_policy(ready.policy, U),
-            sequence_weights(U, ready.estimator.objective, **weighting),
+            sequence_weights(U, ready.config.estimator.objective, **weighting),
             step=1,
             seed=sampler.data.seeds["control"],
         )
@@ -170,7 +170,7 @@ class TrialSteps:
     @cached_property
     def entropy_gradient(self) -> Vector:
         """Gradient on the controls' own E, as a strength is judged on another one."""
-        options = self._ready.estimator.options
+        options = self._ready.config.estimator.options
         return entropy_gradient(
             self._ready.policy, self.control_batch, per=options.per, method=options.method
         )
@@ -198,8 +198,8 @@ class TrialSteps:
                 controlled_batch(ready.U, rewritten),
                 ready.checkpoint.optimizer,
                 objective=RECORDED,
-                max_grad_norm=ready.estimator.max_grad_norm,
-                micro_batch=ready.estimator.micro_batch,
+                max_grad_norm=ready.config.estimator.max_grad_norm,
+                micro_batch=ready.config.estimator.micro_batch,
             )
         numbers = touched(tokens, rewritten)
         return Trial(step.direction, step.components["gradient"], numbers)

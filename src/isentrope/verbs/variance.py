@@ -31,9 +31,9 @@ def find_variance(ready: Prepared) -> VarianceResult:
     eta = ready.rate
     v = ready.step.direction
     clock = ready.clock
-    per = ready.estimator.options.per
-    functional = ready.estimator.functional
-    relative_error = ready.analysis.wanted_error
+    per = ready.config.estimator.options.per
+    functional = ready.config.estimator.functional
+    relative_error = ready.config.analysis.wanted_error
     with clock.stage("derivatives"):
         sample = score_batch(policy, E, EstimatorOptions(per), direction=v, order=1)
     f = sample.functional
@@ -56,7 +56,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
     samples: dict[Method, ScoredBatch] = {
         m: replace(sample, functional=replace(f, method=m, **options.get(m, {}))) for m in METHODS
     }
-    confidence = ready.estimator.confidence
+    confidence = ready.config.estimator.confidence
     study = variance_study(
         samples, eta, *moved, relative_error=relative_error, confidence=confidence
     )

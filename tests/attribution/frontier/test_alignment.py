@@ -88,5 +88,5 @@ def test_a_gradient_that_is_noise_has_no_direction():
     assert math.isnan(found.ci_low)
     assert "gradient of reward is not distinguishable" in found.warnings[0]
     few = [_groups([side.parts[0], side.parts[1]]) for side in sides]
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="three or more"):
         alignment(GradientPair(*few, P))

@@ -234,7 +234,7 @@ def test_eight_groups_have_a_frontier_and_seven_are_refused():
     _, step = step_of(exact, 16)
     E = batch(exact, 128, 5)
     assert math.isfinite(ise.frontier(exact.policy, E, step, groups=8).reward.ci_low)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="8 groups of E's prompts or more"):
         ise.frontier(exact.policy, E, step, groups=7)
 
 

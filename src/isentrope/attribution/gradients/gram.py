@@ -7,6 +7,7 @@ multiplied with the held ones as soon as autograd has them, and then dropped. Su
 float64.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -50,61 +51,100 @@ def gram(
     Returns:
         (rows of left, rows of right) float64, on the CPU.
     """
-    computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     projection = None if sketch is None else Projection(policy, sketch, preconditioner)
     like = policy.parts if projection is None else projection.like(policy.theta)
     n_right = None if right is None else right.n_rows
     plan = gram_plan(policy, left.n_rows, n_right, gradients.storage, like)
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    P: Vector = {}
-    if preconditioner is not None and projection is None:  # P^½ is in both projected sides
-        require_same_names(policy.theta, preconditioner)
-        parts = policy.parts.items()
-        P = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in parts}
-
-    def scaled(name: str, rows: Tensor) -> Tensor:
-        return rows * P[name] if P else rows
-
-    def formed(name: str, new: Tensor) -> Tensor:
-        return new if projection is None else projection.of(name, new)
-
-    def tile(start: int, end: int) -> Tensor:
-        """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-        out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
-        with policy.precision.active(forward_mode=False):
-            rows = GradientStore(like, end - start, gradients.storage)
-
-            def keep(name: str, places: Tensor, new: Tensor) -> None:
-                rows.add(name, places, formed(name, new))
-
-            computed.visit(held.rows_between(start, end, shift=start), keep)
-            policy.complete_rows(rows.tensors)
-            if right is None:
-                counted_here = policy.rows_to_count(end - start)
-                for name in policy.names:
-                    block = rows.block(name)
-                    products = scaled(name, block[counted_here]) @ block.T
-                    out[counted_here, start:end] += products.double()
-
-            def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-                products = (
-                    scaled(name, formed(name, new).flatten(1)) @ rows.block(name).T
-                )  # (b, tile)
-                out.index_add_(1, columns, products.double().T)
-
-            first = end if right is None else 0  # rows before the tile were met by earlier tiles
-            if first < streamed.n_rows:
-                computed.visit(streamed.rows_between(first, streamed.n_rows), multiply)
-        policy.sum_over_processes([out])
-        return out.cpu()
-
+    tiles = _Tiles(
+        computed=SequenceGradients(policy, gradients.backend),  # refuses unsupported layers
+        held=held,
+        streamed=streamed,
+        symmetric=right is None,
+        like=like,
+        storage=gradients.storage,
+        P=_flat_preconditioner(policy, preconditioner) if projection is None else {},
+        projection=projection,
+    )
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     more = max(held.rollouts, streamed.rollouts, key=len)
     for start, end in plan.tiles:
-        out[start:end] += tried_again(policy, more, partial(tile, start, end))
+        out[start:end] += tried_again(policy, more, partial(tiles.compute, start, end))
     if right is None:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
+
+
+def _flat_preconditioner(policy: Policy, preconditioner: Vector | None) -> Vector:
+    """What this process holds of P, as rows of gradients are laid out; empty for 1."""
+    if preconditioner is None:
+        return {}
+    require_same_names(policy.theta, preconditioner)
+    parts = policy.parts.items()
+    return {n: local_part(preconditioner[n]).flatten().to(p) for n, p in parts}
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Some rows of the matrix at a time: their gradients are held, all others are streamed.
+
+    Attributes:
+        computed: Gives the gradients layer by layer.
+        held: The side that tiles are of.
+        streamed: The other side.
+        symmetric: Whether both are one.
+        like: What is held of one gradient.
+        storage: How it is held.
+        P: The preconditioner by parameter, (d,); empty for 1, and where P^½ is in both projected
+            sides.
+        projection: Of the gradients; None for none.
+    """
+
+    computed: SequenceGradients
+    held: TokenSum
+    streamed: TokenSum
+    symmetric: bool
+    like: Vector
+    storage: Storage
+    P: Vector
+    projection: Projection | None
+
+    def compute(self, start: int, end: int) -> Tensor:
+        """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
+        policy = self.computed.policy
+        rows_of_all = self.streamed.n_rows
+        out = torch.zeros(end - start, rows_of_all, dtype=torch.float64, device=policy.device)
+        with policy.precision.active(forward_mode=False):
+            rows = GradientStore(self.like, end - start, self.storage)
+
+            def keep(name: str, places: Tensor, new: Tensor) -> None:
+                rows.add(name, places, self._project(name, new))
+
+            self.computed.visit(self.held.rows_between(start, end, shift=start), keep)
+            policy.complete_rows(rows.tensors)
+            if self.symmetric:
+                counted_here = policy.rows_to_count(end - start)
+                for name in policy.names:
+                    block = rows.block(name)
+                    products = self._scale(name, block[counted_here]) @ block.T
+                    out[counted_here, start:end] += products.double()
+
+            def multiply(name: str, columns: Tensor, new: Tensor) -> None:
+                scaled = self._scale(name, self._project(name, new).flatten(1))
+                products = scaled @ rows.block(name).T  # (b, tile)
+                out.index_add_(1, columns, products.double().T)
+
+            first = end if self.symmetric else 0  # rows before the tile were met by earlier tiles
+            if first < rows_of_all:
+                self.computed.visit(self.streamed.rows_between(first, rows_of_all), multiply)
+        policy.sum_over_processes([out])
+        return out.cpu()
+
+    def _scale(self, name: str, rows: Tensor) -> Tensor:
+        return rows * self.P[name] if self.P else rows
+
+    def _project(self, name: str, gradients: Tensor) -> Tensor:
+        return gradients if self.projection is None else self.projection.of(name, gradients)
 
 
 def gram_diagonals(
