@@ -13,6 +13,7 @@ them: ΔH needs the scores alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -139,27 +140,7 @@ def look_ahead(
         n: torch.stack([part[n].double() for part in components.values()]).sum(0)
         for n in policy.names
     }
-
-    def score_share() -> tuple[str, list[Scores]]:
-        """Why there are no derivatives; scores at θ, χ², κ, ρ_2 and ρ_4 at θ + ηv; derivatives."""
-        cause = withheld
-        series = [score(policy, share)] if cause else []
-        if not cause:
-            curved = v if options.second_order else None
-            cause, series = _differentiate(policy, share, [*components.values()], curved)
-        base, *derivatives = series
-        policy.require_own_logits(share, base)
-        (moved,) = score_moved(policy, share, v, [eta], remainder=True)
-        if moved is None:  # nowhere finite
-            jumps = torch.zeros(*base.mask.shape, 2).double()
-            jumps[base.mask] = torch.inf
-            moments = [jumps, jumps]
-        else:
-            _, divergence = moved
-            moments = [divergence.jumps, cast(Tensor, divergence.remainder)]
-        pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
-        return cause, [base, *pairs, *derivatives]
-
+    score_share = partial(_score_share, policy, share, components, v, eta, options, withheld)
     cause, shares = on_every_process(policy.sharded, score_share)
     withheld = next(filter(None, gather(cause)), "")
     base, *others = _join_shares(policy, shares[:3] if withheld else shares)
@@ -192,6 +173,49 @@ def look_ahead(
         rewards=whole.rewards,
         classes=classes,
     )
+
+
+def _score_share(
+    policy: Policy,
+    share: Rollouts,
+    components: Mapping[str, Vector],
+    v: Vector,
+    eta: float,
+    options: ProbeOptions,
+    withheld: str,
+) -> tuple[str, list[Scores]]:
+    """What one process computes of its share of an E mini-batch.
+
+    Args:
+        policy: The policy at θ.
+        share: The share.
+        components: Parts of v.
+        v: The step.
+        eta: Its learning rate.
+        options: Whether to second order.
+        withheld: Why no derivatives are tried; empty where they are.
+
+    Returns:
+        Why there are no derivatives; scores at θ, χ² and κ, ρ_2 and ρ_4 at θ + ηv; derivatives.
+    """
+    cause = withheld
+    if cause:
+        series = [score(policy, share)]
+    else:
+        curved = v if options.second_order else None
+        cause, series = _differentiate(policy, share, [*components.values()], curved)
+    base, *derivatives = series
+    policy.require_own_logits(share, base)
+    (moved,) = score_moved(policy, share, v, [eta], remainder=True)
+    if moved is None:  # nowhere finite
+        jumps = torch.zeros(*base.mask.shape, 2).double()
+        jumps[base.mask] = torch.inf
+        moments = [jumps, jumps]
+    else:
+        _, divergence = moved
+        moments = [divergence.jumps, cast(Tensor, divergence.remainder)]
+    pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
+    return cause, [base, *pairs, *derivatives]
 
 
 def _differentiate(
