@@ -25,8 +25,8 @@ __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    own = _HOMES[name] == __name__
-    globals()[name] = value = resolve_name(f"{_HOMES[name]}{'.' if own else ':'}{name}")
+    is_module = _HOMES[name] == __name__
+    globals()[name] = value = resolve_name(f"{_HOMES[name]}{'.' if is_module else ':'}{name}")
     return value
 
 

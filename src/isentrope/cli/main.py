@@ -48,8 +48,8 @@ config_app = typer.Typer(
 __all__ = ["app"]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"isentrope {__version__}")
         raise typer.Exit
 

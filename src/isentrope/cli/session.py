@@ -129,14 +129,14 @@ def _failed(verb: type[Command], error: BaseException) -> int:
     shown = settings.traceback or logging.getLogger("isentrope").isEnabledFor(logging.DEBUG)
     if shown:
         err.print(trace, markup=False, highlight=False, soft_wrap=True)
-    own = isinstance(error, IsentropeError)
-    if not own and is_lack_of_memory(error):
+    is_refusal = isinstance(error, IsentropeError)
+    if not is_refusal and is_lack_of_memory(error):
         _print_error(
             "The memory is full: lower sampling.batch_size, sampling.max_tokens or the sizes of "
             "the batches."
         )
         return 1
-    if own or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
+    if is_refusal or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
         _print_error(verb.sentence_of(error))
         return 1
     if (number := os_error_number(error)) is not None:  # of a library without a class for it

@@ -52,19 +52,20 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], list[
         return lambda *_: []
     zipped = "gzip" if logging.compress else None
     files: dict[str, bytes] = {}
+    tokenizer = ready.policy.tokenizer
     scored: dict[str, tuple[Rollouts, Scores, Scores | None]] = {}
     if logging.wants("sequences") or logging.wants("tokens"):
         at_theta, *slopes = measured.change.sample.series
         scored["E"] = ready.E, at_theta, slopes[0] if slopes else None
         scored["U"] = ready.U, score(ready.policy, ready.U), None
     if logging.wants("sequences"):
-        of = {name: _sequences(ready.policy.tokenizer, *one) for name, one in scored.items()}
-        of["E"]["log_weight"] = _log_weights(measured)
-        of["U"]["objective_weight"] = ready.step.token_weights[:, 0].tolist()
-        files["sequences.parquet"] = parquet(_stacked(of), zipped)
+        columns = {name: _sequences(tokenizer, *batch) for name, batch in scored.items()}
+        columns["E"]["log_weight"] = _log_weights(measured)
+        columns["U"]["objective_weight"] = ready.step.token_weights[:, 0].tolist()
+        files["sequences.parquet"] = parquet(_stacked(columns), zipped)
     if logging.wants("tokens"):
-        of = {name: _tokens(ready.policy.tokenizer, *one) for name, one in scored.items()}
-        files["tokens.parquet"] = parquet(_stacked(of), zipped)
+        columns = {name: _tokens(tokenizer, *batch) for name, batch in scored.items()}
+        files["tokens.parquet"] = parquet(_stacked(columns), zipped)
     if logging.wants("raw_tensors"):
         files["tensors.safetensors"] = save(_raw_tensors(measured))
 
@@ -114,21 +115,21 @@ def _log_weights(measured: Measurement) -> list[float] | float:
 
 def _stacked(columns: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """One table of both batches, with the name of the batch first."""
-    parts = [pd.DataFrame({"batch": name} | of) for name, of in columns.items()]
+    parts = [pd.DataFrame({"batch": name} | part) for name, part in columns.items()]
     return pd.concat(parts, ignore_index=True)
 
 
 def _sequences(
-    tokenizer: Any, of: Rollouts, scores: Scores, slopes: Scores | None
+    tokenizer: Any, batch: Rollouts, scores: Scores, slopes: Scores | None
 ) -> dict[str, Any]:
     """Columns of sequences; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
-    columns = columns_of_responses(of)
+    columns = columns_of_responses(batch)
     return {
-        "sequence": range(len(of)),
+        "sequence": range(len(batch)),
         "prompt_index": columns["prompt"],
         "prompt_key": columns["key"],
-        "prompt": tokenizer and [tokenizer.decode(ids.tolist()) for ids in of.prompt_ids],
-        "response": of.response_texts,
+        "prompt": tokenizer and [tokenizer.decode(ids.tolist()) for ids in batch.prompt_ids],
+        "response": batch.response_texts,
         "length": columns["length"],
         "logprob": scores.logprobs.sum(1).tolist(),
         "entropy": scores.entropies.sum(1).tolist(),
@@ -138,17 +139,20 @@ def _sequences(
     }
 
 
-def _tokens(tokenizer: Any, of: Rollouts, scores: Scores, slopes: Scores | None) -> dict[str, Any]:
+def _tokens(
+    tokenizer: Any, batch: Rollouts, scores: Scores, slopes: Scores | None
+) -> dict[str, Any]:
     """Columns of tokens; logprob and entropy in nats, and their derivatives along v."""
     mask = scores.mask
-    columns = columns_of_tokens(of, tokenizer)
+    columns = columns_of_tokens(batch, tokenizer)
     text = columns.pop("text")
     return {
         **columns,
         "token": text,
         "logprob": scores.logprobs[mask].tolist(),
         "entropy": scores.entropies[mask].tolist(),
-        "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),
+        "sampler_logprob": batch.sampler_logprobs
+        and batch.padded("sampler_logprobs")[mask].tolist(),
         "logprob_slope": slopes and slopes.logprobs[mask].tolist(),
         "entropy_slope": slopes and slopes.entropies[mask].tolist(),
     }

@@ -67,7 +67,7 @@ def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
     if rewarded is not None and ready.config.analysis.overlap != "u_statistic":
         E = rewarded  # both gradients are of the same responses
     with progress().bar("attributing") as report:
-        found = influence(
+        attributed = influence(
             ready.policy,
             E,
             ready.U,
@@ -78,8 +78,8 @@ def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
             progress=report,
         )
     if tokens and ready.attributed is not None:
-        ready.attributed.append(found)
-    return found
+        ready.attributed.append(attributed)
+    return attributed
 
 
 def _measured_on(ready: Prepared) -> Rollouts:
@@ -146,10 +146,10 @@ def _budget(attribution: Attribution) -> Budget:
 
 def _warnings(table: Influence) -> list[str]:
     warnings = [f"At θ: {sentence}" for sentence in table.entropy.budget["total"].warnings]
-    for of, estimate in table.reliability.items():
+    for name, estimate in table.reliability.items():
         if estimate.value < LEAST_RELIABLE:
             warnings.append(
-                f"The rank correlation of {of} with an infinite E is only about "
+                f"The rank correlation of {name} with an infinite E is only about "
                 f"{estimate.value:.2f}: the ranking is mostly noise; use a larger batch_config.B_E."
             )
         warnings += estimate.warnings

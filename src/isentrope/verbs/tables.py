@@ -114,7 +114,7 @@ def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
     shown |= {name: title for name, title in COLUMNS.items() if name in names}
     metrics = [row.metrics for _, row in every]
-    if all(_value(of.get("reward")) == _value(of.get("pass_at_1")) for of in metrics):
+    if all(_value(row.get("reward")) == _value(row.get("pass_at_1")) for row in metrics):
         shown.pop("reward", None)  # right or wrong, and nothing else
     title = (
         f"{results[0].dataset}, {results[0].split}: {first.n_prompts} prompts, "

@@ -120,8 +120,8 @@ def influence(
         entropy_coefficients=step.entropy_weights,
         acting=step.acting,
         how=_words(tokens, groups, options),
-        reliability={of: rank_correlation(x, E.n_prompts) for of, x in used.items()},
-        listed_share={of: listed_share(x) for of, x in used.items()},
+        reliability={name: rank_correlation(x, E.n_prompts) for name, x in used.items()},
+        listed_share={name: listed_share(x) for name, x in used.items()},
     )
 
 
