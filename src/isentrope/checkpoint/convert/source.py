@@ -57,12 +57,12 @@ def require_convertible(
     require_apart(out, [folder] if model is None else [folder, model])
 
 
-def described_by(places: Iterable[Path], given: str | Path) -> Path:
+def described_by(places: Iterable[Path], name: str | Path) -> Path:
     """The folder that describes the model of a checkpoint.
 
     Args:
         places: Folders.
-        given: What messages call them.
+        name: What messages call them.
 
     Returns:
         The first with the configuration of a model or an adapter.
@@ -73,7 +73,7 @@ def described_by(places: Iterable[Path], given: str | Path) -> Path:
     described = next(filter(_describes_model, places), None)
     if described is None:
         raise FileNotFoundError(
-            f"{given} has no config.json or {ADAPTER_CONFIG}: give --model, the folder of the base "
+            f"{name} has no config.json or {ADAPTER_CONFIG}: give --model, the folder of the base "
             "model that was trained, or of an adapter of the same shape."
         )
     return described
