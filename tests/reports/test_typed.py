@@ -23,4 +23,4 @@ def test_results_json_is_named_in_one_module():
         for path, text in texts().items()
         if '= "results.json"' in text or '/ "results.json"' in text
     ]
-    assert readers == ["results/result.py"]
+    assert readers == ["results/verbs.py"]

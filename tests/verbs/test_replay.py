@@ -1,5 +1,6 @@
 """The recorded step against the one that was taken: found equal, or wrong in the right part."""
 
+import shlex
 import shutil
 
 import pytest
@@ -63,6 +64,15 @@ def test_another_next_checkpoint_fails_by_status_and_sentence(own):
     result = CliRunner().invoke(app, ["check", str(own / "step_2"), "--replay", "--no-verify"])
     assert result.exit_code == 1, result.output
     assert "FAIL" in result.output
+
+
+def test_the_next_command_of_a_replay_runs_as_it_is_printed(own, tmp_path):
+    result = CliRunner().invoke(app, ["check", str(own / "step_2"), "--replay"])
+    assert result.exit_code == 0, result.output
+    (line,) = (line for line in result.output.splitlines() if line.startswith("Next: "))
+    program, *words = shlex.split(line.removeprefix("Next: "))
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert (program, done.exit_code) == ("isentrope", 0), done.output
 
 
 def test_without_a_next_checkpoint_or_a_record_it_is_refused_in_a_sentence(own):

@@ -95,7 +95,9 @@ def require_present(config: Config) -> None:
     where = config.checkpoint
     if where.shard_base or where.quantization != "none" or where.device_map != "cpu":
         _require_machine(where)
-    draws = isinstance(config, EvaluateConfig) or config.batch_config.tasks()
+    draws = isinstance(config, EvaluateConfig) or (
+        "dataset_name" in config.batch_config.model_fields_set and config.batch_config.tasks()
+    )
     stated = "max_new_tokens" in config.sampling.model_fields_set  # else it may be training's
     with verification(False):
         for folder in checkpoint_folders(where.checkpoint_path):
