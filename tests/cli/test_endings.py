@@ -29,7 +29,15 @@ CALL = [sys.executable, "-c", PROCESS]
 
 
 @pytest.fixture
-def failing(monkeypatch):
+def run_folder(tmp_path):
+    """A folder that `report` does not refuse."""
+    folder = tmp_path / "a run"
+    (folder / "training_state").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def failing(monkeypatch, run_folder):
     """Make `report` end with an error."""
 
     def set_up(error):
@@ -37,7 +45,7 @@ def failing(monkeypatch):
             raise error
 
         monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-        return call("report", ".")
+        return call("report", run_folder)
 
     return set_up
 
@@ -69,15 +77,15 @@ def test_a_fault_is_one_sentence_and_its_traceback_is_kept(failing, error, tmp_p
     assert type(error).__name__ in Path(file).read_text()
 
 
-def test_the_option_traceback_prints_it(failing, monkeypatch):
+def test_the_option_traceback_prints_it(run_folder, monkeypatch):
     def fail(*_, **__):
         raise KeyError("lost")
 
     monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-    result = call("--traceback", "report", ".")
+    result = call("--traceback", "report", run_folder)
     assert "Traceback (most recent call last)" in result.stderr
     assert "with the traceback above" in result.stderr
-    assert "Traceback" not in call("report", ".").stderr
+    assert "Traceback" not in call("report", run_folder).stderr
 
 
 @pytest.mark.parametrize("before", [[], ["--traceback"]], ids=["early", "in the session"])
@@ -266,7 +274,7 @@ class Held:
     """Stands for a model."""
 
 
-def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch):
+def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch, run_folder):
     held = []
 
     def fail(*_, **__):
@@ -283,6 +291,6 @@ def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch):
         raise ValueError("why")
 
     monkeypatch.setattr("isentrope.reports.report.write_report", fail)
-    ended = call("report", ".", status=1)
+    ended = call("report", run_folder, status=1)
     assert "made to fail" in ended.stderr
     assert [model() for model in held] == [None, None]
