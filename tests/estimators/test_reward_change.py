@@ -151,9 +151,8 @@ def test_the_top_is_where_the_parabola_is_highest():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"slope": 1.0, "curvature": 5.0}, "δJ₂ does not lie below zero"),
-        ({"slope": 1.0, "curvature": 0.0, "noise": 0.5}, "δJ₂ does not lie below zero"),
-        ({"slope": -1.0, "curvature": -5.0}, "δJ₁ does not lie above zero"),
+        ({"slope": 1.0, "curvature": 5.0}, "δJ₂ is not 4 of its errors below zero"),
+        ({"slope": 1.0, "curvature": 0.0, "noise": 0.5}, "δJ₂ is not 4 of its errors below zero"),
         ({"slope": 1.0, "curvature": -5.0, "third": 300.0}, "At η = 0.02"),
     ],
 )
@@ -161,6 +160,15 @@ def test_a_parabola_without_a_top_gives_a_sentence_and_no_number(options, words)
     found = top_of(**options)
     assert found.top is None
     assert words in found.no_top
+
+
+@pytest.mark.parametrize("slope", [-1.0, 0.0])
+def test_whether_a_top_is_given_does_not_depend_on_what_the_step_earns(slope):
+    """Where it did, the batches that earn by chance were those with a top."""
+    found = top_of(slope=slope, curvature=-5.0)
+    earned = found.first_order
+    assert found.top.covers(0.0) == earned.covers(0.0)
+    assert found.top.value * earned.value >= 0
 
 
 RATES = (1e-3, 0.01, 0.03, 0.06, 0.1)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from isentrope import pass_at_k
 from isentrope.evaluation.metrics import estimate_metrics, forking_entropy, metric_names
@@ -146,10 +147,24 @@ def test_more_tries_than_responses_are_refused(ks, said):
 
 
 @pytest.mark.parametrize("name", ["entropy_per_token", "entropy_per_sequence", "response_length"])
-def test_intervals_of_skewed_quantities_are_on_the_log_scale(name):
+def test_the_upper_end_of_a_skewed_batch_is_where_the_transformed_statistic_is_minus_t():
+    """T + γT²/3 + γ²T³/27 + γ/6 = −t, with γ of the influences."""
+    table = records(prompts=48)
+    table["entropy"] = np.exp(np.linspace(-1, 3, 48))[table["prompt"]]
+    found = estimate_metrics(table, ["entropy"], KS)["entropy_per_sequence"]
+    x = table["entropy"] - found.value
+    g = float((x**3).mean() / (x**2).mean() ** 1.5) / 48**0.5
+    statistic = (found.value - found.ci_high) / found.se
+    transformed = statistic + g * statistic**2 / 3 + g**2 * statistic**3 / 27 + g / 6
+    assert transformed == pytest.approx(stats.t.ppf(0.025, found.degrees_of_freedom))
+
+
+def test_intervals_of_skewed_quantities_reach_further_up_and_hold_those_of_the_log_scale(name):
     found = estimate_metrics(records(), ALL_METRICS, KS)[name]
-    assert found.ci_low * found.ci_high == pytest.approx(found.value**2)
     assert found.ci_high - found.value > found.value - found.ci_low > 0
+    log_scale = found.on_log_scale()
+    assert found.ci_low <= log_scale.ci_low
+    assert found.ci_high >= log_scale.ci_high
     assert "From 30 prompts" in found.warnings[0]
     many = estimate_metrics(records(prompts=48), ALL_METRICS, KS)
     assert not any("From 48 prompts" in sentence for sentence in many[name].warnings)

@@ -4,12 +4,15 @@
 
 W_i = exp Σ_k r_ik is the weight of a whole response, because its reward depends on all of its
 tokens. Orders and errors are those of ΔH: δJ₁ = dJ/dη, on-policy the mean of (R − R̄) ∂_v S, and
-δJ₂ = ½ d²J/dη², by dual numbers in r. Where δJ₁ > 0 > δJ₂ the parabola has its top at
+δJ₂ = ½ d²J/dη², by dual numbers in r. Where δJ₂ < 0 the parabola has its top at
 
     η_top = −δJ₁ / (2 δJ₂),
 
-with Fieller's interval. v is the step of a batch of B prompts, whose noise is in δJ₂: η_top is the
-best rate at that B, and not that of a step without noise (T8).
+behind the policy where the step lowers reward. It has the interval of a share (`ratio`), and is
+given where δJ₂ is far enough from zero for one, whatever the sign of δJ₁: given only where δJ₁ is
+shown to be positive, it covered .5 to .85 near that switch (docs/results/choices.md). v is the step
+of a batch of B prompts, whose noise is in δJ₂: η_top is the best rate at that B, and not that of a
+step without noise (T8).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,12 +25,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
-from isentrope.estimators.jackknife import Units
+from isentrope.estimators.jackknife import Jackknifed, Units
 from isentrope.estimators.means import bounded_mean
+from isentrope.estimators.ratio import LEAST_DISTANCE, ratio_of
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep import ChangeAtRate
 from isentrope.nouns.estimate import Estimate
@@ -120,7 +125,8 @@ class RewardOrders:
     Attributes:
         first_order: δJ₁ per unit η, or None if order was 0.
         second_order: δJ₂ per unit η², or None if order was below 2.
-        top: η_top, the rate at which the parabola is highest; None where none follows.
+        top: η_top, the rate at which the parabola is highest, below 0 where the step lowers reward;
+            None where none follows.
         no_top: Why there is none; None where there is one, or order was below 2.
     """
 
@@ -168,10 +174,8 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         change.moved,
         confidence=confidence,
     )
-    no_top = _explain_no_top(swept)
-    top = None
-    if no_top is None and (linear_range := swept.linear_range) is not None:
-        top = linear_range.scaled(0.5)  # η_top is η*/2, because the orders have unlike signs
+    top = _find_top(swept, confidence)
+    no_top = None if top is None else _explain_no_top(swept, top)
     reward = swept.entropy  # F at θ, which is J
     sample = change.sample
     in_range = not bool(((rewards < 0) | (rewards > 1)).any())
@@ -190,7 +194,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         reward=reward,
         first_order=swept.first_order,
         second_order=swept.second_order,
-        top=top,
+        top=top if no_top is None else None,
         no_top=no_top,
         points=swept.points,
         influences={
@@ -200,25 +204,47 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     )
 
 
-def _explain_no_top(change: EntropyChange) -> str | None:
+def _find_top(change: EntropyChange, confidence: float) -> Estimate | None:
+    """η_top with its interval, where there is one; None without both orders."""
+    first = change.first_order
+    second = change.second_order
+    if first is None or second is None:
+        return None
+    influences = torch.stack([change.influences[name] for name in ("first_order", "second_order")])
+    values = torch.tensor([first.value, second.value], dtype=torch.float64)
+    trusted = math.isfinite(first.ci_low) and math.isfinite(second.ci_low)
+    ratio = ratio_of(
+        Jackknifed(values, influences, influences.shape[1]),
+        0,
+        1,
+        name="δJ₂",
+        confidence=confidence,
+        sign="any",
+        unit="η",
+        method=first.method,
+        trusted=trusted,
+        warnings=change.sample.trust.warnings,
+    )
+    return ratio.scaled(-0.5)
+
+
+def _explain_no_top(change: EntropyChange, top: Estimate) -> str | None:
     """The sentence that says why the parabola of J has no top; None where it has one."""
     first = change.first_order
     second = change.second_order
-    linear_range = change.linear_range
-    if first is None or second is None or linear_range is None:
+    if first is None or second is None:
         return None
     if not (math.isfinite(first.ci_low) and math.isfinite(second.ci_low)):
         return "δJ₁ and δJ₂ have no intervals here."
-    if not second.ci_high < 0:
+    if not math.isfinite(top.ci_low) or second.value > 0:
         return (
-            "The interval of δJ₂ does not lie below zero: E does not show that reward curves down."
+            f"δJ₂ is not {LEAST_DISTANCE:.0f} of its errors below zero: E does not show well "
+            "enough that reward curves down."
         )
-    if not first.ci_low > 0:
-        return "The interval of δJ₁ does not lie above zero: E does not show that the step earns."
     for point in sorted(change.points, key=lambda point: abs(point.eta)):
         residual = point.residual
         allowed = THIRD_ORDER * abs(second.value) * point.eta**2
-        if residual is None or abs(point.eta) > linear_range.value / 2:
+        if residual is None or abs(point.eta) > abs(top.value):
             continue
         if residual.ci_low > allowed or residual.ci_high < -allowed:
             return (

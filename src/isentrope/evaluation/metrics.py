@@ -10,9 +10,9 @@
 
 A reward within [0, 1] has the interval of pass@k too. All others are ratios of sums over
 responses, F(ω) = Σ ω_i a_i / Σ ω_i b_i, with the jackknife over prompts (T11). Entropies,
-surprisals and lengths are positive and skewed to the right: their interval is F exp(± t SE/F),
-which covers 0 to 10 points more than F ± t SE, and still too little where few prompts hold most of
-the sum. Below 48 prompts they carry a warning (docs/results/intervals.md).
+surprisals and lengths are positive and skewed to the right, and have the interval of
+`estimators.skewed`. It covers still too little where a handful of prompts holds most of the sum.
+Below 48 prompts they carry a warning (docs/results/intervals.md).
 
 Forking tokens (Wang et al. 2025, "Beyond the 80/20 rule", arXiv 2506.01939) are those above the
 80 % quantile q of H over the whole batch. Their mean is q + Σ_ik (H_ik − q)₊ / (0.2 Σ_i T_i), and
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.means import bounded_mean, too_few_for_modes
+from isentrope.estimators.skewed import skewed_estimate
 from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.nouns.choices import ALL_METRICS, Metric
 from isentrope.nouns.estimate import Estimate
@@ -153,7 +154,7 @@ def _estimate_ratio(
     shift: float = 0.0,
     positive: bool = True,
 ) -> Estimate:
-    """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts; on the log scale if positive."""
+    """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts; skewed if positive."""
     a = _tensor(numerators)
     b = torch.ones_like(a) if denominators is None else _tensor(denominators)
     jackknife = infinitesimal_jackknife(
@@ -163,8 +164,10 @@ def _estimate_ratio(
     warnings = (_FEW_PROMPTS.format(jackknife.n_units),) if few else ()
     if unit.startswith("nats"):  # of one number of prompts, unlike lengths of correct responses
         warnings += too_few_for_modes(jackknife.n_units)
-    estimate = jackknife.estimate(0, unit=unit, method=method, warnings=warnings)
-    return estimate.on_log_scale() if positive else estimate
+    options = {"unit": unit, "method": method, "warnings": warnings}
+    return (
+        skewed_estimate(jackknife, 0, **options) if positive else jackknife.estimate(0, **options)
+    )
 
 
 def _tensor(values: Any) -> Tensor:

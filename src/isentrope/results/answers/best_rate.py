@@ -34,6 +34,10 @@ def best_rate_sentence(
             yield Sentence(f"No best rate follows. {reward.no_top}", question=HIGHER_RATE)
         return
     text = f"Along this step reward is highest at η = {with_interval(top)}"
+    if top.ci_high < 0:
+        text = f"This step lowers reward: its parabola is highest at η = {with_interval(top)}"
+    elif top.ci_low <= 0:
+        text += ", so that the step may lower it at every rate"
     trusted = [row.eta for row in reward.sweep if row.verdict == "trust"]
     if trusted and top.value > max(trusted):
         text += f", beyond the rates at which ΔJ has an interval (up to {short(max(trusted))})"
@@ -41,6 +45,8 @@ def best_rate_sentence(
         could = "is not distinguishable from that"
         if not top.covers(rate):
             could = "is above that, so it should be lowered"
+            if top.ci_high < 0:
+                could = "is above that, as every rate is"
             if rate < top.value:
                 could = "is below that, so a step on this batch could be larger"
         text += f"; the {result.rate_name} {short(rate)} {could}"
