@@ -146,7 +146,6 @@ def test_more_tries_than_responses_are_refused(ks, said):
         require_tries(ks, 8)
 
 
-@pytest.mark.parametrize("name", ["entropy_per_token", "entropy_per_sequence", "response_length"])
 def test_the_upper_end_of_a_skewed_batch_is_where_the_transformed_statistic_is_minus_t():
     """T + γT²/3 + γ²T³/27 + γ/6 = −t, with γ of the influences."""
     table = records(prompts=48)
@@ -159,6 +158,7 @@ def test_the_upper_end_of_a_skewed_batch_is_where_the_transformed_statistic_is_m
     assert transformed == pytest.approx(stats.t.ppf(0.025, found.degrees_of_freedom))
 
 
+@pytest.mark.parametrize("name", ["entropy_per_token", "entropy_per_sequence", "response_length"])
 def test_intervals_of_skewed_quantities_reach_further_up_and_hold_those_of_the_log_scale(name):
     found = estimate_metrics(records(), ALL_METRICS, KS)[name]
     assert found.ci_high - found.value > found.value - found.ci_low > 0

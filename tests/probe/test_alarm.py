@@ -35,7 +35,7 @@ def test_a_faster_loss_is_told_once_with_the_steps_that_are_left():
     step, sentence = said[0]
     assert 33 <= step <= 36
     assert f"Entropy alarm at step {step}: entropy changes by -3" in sentence
-    assert "% per step (95 % interval -3." in sentence
+    assert "% per step (99.5 % interval -" in sentence
     assert re.search(r" from step 31 on, before by -0\.[23]\d? % \(p = ", sentence)
     assert "half of it is gone in about 2" in sentence  # ln 2 / 0.03 = 23
     assert sentence.endswith("a lower training.learning_rate, or a stop here.")

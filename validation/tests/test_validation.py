@@ -5,7 +5,7 @@ import torch
 
 from isentrope.policy.scoring import score
 from tests import cases
-from validation import coverage, identities, intervals, power, reliability, variance
+from validation import choices, coverage, identities, intervals, power, reliability, variance
 
 
 def test_coverage_study_names_every_estimator():
@@ -42,6 +42,15 @@ def test_power_is_high_for_a_gross_fault_and_small_without_one():
 def test_intervals_of_every_kind_are_simulated():
     assert "| Gauss | 2 x 4 |" in intervals.online_noise(1)[0]
     assert len(intervals.entropy_law(1)) == 48
+
+
+def test_statements_that_a_number_decides_are_simulated(monkeypatch):
+    monkeypatch.setattr(choices, "ERRORS_OF_FIRST", (0.0, 4.0))
+    monkeypatch.setattr(choices, "ERRORS_OF_SECOND", (-8.0,))
+    by_rule, where_it_earns = choices.tops(2)
+    assert all(tally.share == 1 for tally in by_rule.values())
+    assert any(tally.share < 1 for tally in where_it_earns.values())
+    assert all(tally.batches == 1 for tally in choices.alarms(1).values())
 
 
 @pytest.mark.slow

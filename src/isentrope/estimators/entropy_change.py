@@ -230,6 +230,10 @@ def change_of_sample(
             trusts = [x.without_interval() for x in trusts]
         trust, residual_trust = trusts
         change = result.estimate(row, order=trust.order, **options(trust=trust))
+        over_change = None
+        if order and change.value:
+            ratio = options("", trust) | {"order": trust.order, "sign": "any"}
+            over_change = ratio_of(result, 1, row, name=f"Δ{f.symbol}", **ratio).scaled(eta)
         residual = None
         if order == 2:
             residual = result.estimate(
@@ -243,6 +247,7 @@ def change_of_sample(
                 residual=residual,
                 trust=trust,
                 residual_trust=None if residual is None else residual_trust,
+                first_over_change=over_change,
             )
         )
     entropy = result.estimate(0, **options())

@@ -174,7 +174,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         change.moved,
         confidence=confidence,
     )
-    top = _find_top(swept, confidence)
+    top = find_top(swept, confidence)
     no_top = None if top is None else _explain_no_top(swept, top)
     reward = swept.entropy  # F at θ, which is J
     sample = change.sample
@@ -204,8 +204,16 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     )
 
 
-def _find_top(change: EntropyChange, confidence: float) -> Estimate | None:
-    """η_top with its interval, where there is one; None without both orders."""
+def find_top(change: EntropyChange, confidence: float) -> Estimate | None:
+    """Where the parabola of the first two orders has its top, or its bottom.
+
+    Args:
+        change: A sweep, with both orders and the influences on them.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        η_top, with an interval where δJ₂ is far enough from zero; None without both orders.
+    """
     first = change.first_order
     second = change.second_order
     if first is None or second is None:

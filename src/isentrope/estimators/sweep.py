@@ -12,6 +12,7 @@ from pydantic import FiniteFloat
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.nouns.columns import WITH_ERROR, Column, FlatRow
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
 
 
 class Orders(TypedDict):
@@ -81,10 +82,12 @@ class ChangeAtRate(RateRow):
     Attributes:
         trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
         residual_trust: The same for the residual, which requires more of the weights.
+        first_over_change: ηδH₁/ΔH on the same responses; None without derivatives.
     """
 
     trust: Trust
     residual_trust: Trust | None = None
+    first_over_change: Estimate | None = None
 
     @property
     def ess(self) -> float:
@@ -121,6 +124,8 @@ class SweepRow(RateRow):
         verdict: What the weights allow: "trust", "smooth" or "resample".
         method: The estimator.
         resampled: ΔH(η) from fresh responses, where they were drawn.
+        first_over_change: ηδH₁/ΔH on the same responses, with an interval where ΔH is far enough
+            from zero for one; None without derivatives.
     """
 
     change: Annotated[Estimate, Column("ΔH ± se", key="delta_h", interval=1)]
@@ -133,6 +138,7 @@ class SweepRow(RateRow):
     verdict: Annotated[str, Column("verdict")]
     method: Annotated[str, Column()]
     resampled: Estimate | None = None
+    first_over_change: Absent[Estimate] = None
 
     @classmethod
     def from_point(cls, point: ChangeAtRate, resampled: Estimate | None = None) -> Self:
@@ -161,6 +167,7 @@ class SweepRow(RateRow):
             verdict=trust.verdict,
             method=point.change.method,
             resampled=resampled,
+            first_over_change=point.first_over_change,
         )
 
     @property

@@ -32,7 +32,7 @@ from isentrope.system.processes import rank
 from isentrope.system.saved_fields import SavedFields
 
 CONFIDENCE = 0.95
-"""Coverage of the reported intervals."""
+"""Coverage of the intervals that are logged; that of the alarm's sentence is 1 − α."""
 MIN_READINGS = 3
 """Readings of a rate before its half-life, or a change to it, is reported."""
 MAX_READINGS = 256
@@ -141,14 +141,13 @@ class Alarm(SavedFields, TrainerCallback):
             half = t_quantile(n - 1, confidence) * error
             return mean - half, mean + half
 
-        low, high = interval(CONFIDENCE)
-        half_life = {
-            "": _find_half_life(mean),
-            "_ci_low": _find_half_life(low),
-            "_ci_high": _find_half_life(high),
-        }
+        ends = dict(zip(("_ci_low", "_ci_high"), interval(CONFIDENCE), strict=True))
+        half_life = {end: _find_half_life(x) for end, x in {"": mean, **ends}.items()}
         self._latest |= {f"alarm/half_life{end}": x for end, x in half_life.items() if x < math.inf}
-        soon = _find_half_life(interval(1 - 2 * self._level)[1]) < self._half_life
+        # the sentence is said at the reading that first passes the test, and has its interval
+        confidence = 1 - 2 * self._level
+        low, high = interval(confidence)
+        soon = _find_half_life(high) < self._half_life
         if not change and (self._told or not soon):
             return None
         self._told = mean < 0  # the sentence gives the half-life
@@ -160,10 +159,11 @@ class Alarm(SavedFields, TrainerCallback):
                 f"the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
             )
         return (
-            f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
-            f"interval {100 * low:+.2g} to {100 * high:+.2g}){change}."
-            f"{_describe_half_life(*half_life.values())}{concentration} Candidates: a control of "
-            "entropy (the section control), or other settings of the one that is on, a lower "
+            f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step "
+            f"({100 * confidence:.4g} % interval {100 * low:+.2g} to {100 * high:+.2g}){change}."
+            f"{_describe_half_life(*map(_find_half_life, (mean, low, high)))}{concentration} "
+            "Candidates: a control of entropy (the section control), or other settings of the one "
+            "that is on, a lower "
             "training.learning_rate, or a stop here."
         )
 

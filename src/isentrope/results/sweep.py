@@ -13,7 +13,8 @@ Keys of that file are
     sweep         one row per rate: eta, delta_h (and _se, _ci_low, _ci_high), first_order =
                   ηδH₁, second_order = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
                   _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
-                  from which the verdict follows), carriers, khat, verdict, method, resampled;
+                  from which the verdict follows), carriers, khat, verdict, method, resampled,
+                  first_over_change = ηδH₁/ΔH, an Estimate;
                   deltaH_true, deltaH_approx and deltaH_second are the notes' names of the same
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se

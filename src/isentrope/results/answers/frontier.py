@@ -1,7 +1,7 @@
 """What the frontier of a step says: the room that any change of it has, and how a step uses it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.frontier.places import Place
@@ -88,7 +88,8 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
         confidence: Of the intervals together: each is as long as Bonferroni's correction makes it.
 
     Yields:
-        A sentence; nothing without rows.
+        A sentence; nothing without rows. Its intervals hold for all rows at once, because those
+            that it names were chosen.
     """
     each = confidence_of_each(confidence, len(rows))
     nearer: dict[str, list[Placed]] = {}
@@ -102,9 +103,9 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
             side.setdefault(row.name, []).append(row)
     parts: list[str] = []
     if nearer:
-        parts.append(f"nearer to the edge than the plain one: {_name(nearer)}")
+        parts.append(f"nearer to the edge than the plain one: {_name(nearer, each)}")
     if farther:
-        parts.append(f"farther from it: {_name(farther)}")
+        parts.append(f"farther from it: {_name(farther, each)}")
     if rows and not parts:
         parts.append("none is shown to be nearer to the edge than the plain one, or farther")
     if parts:
@@ -113,17 +114,26 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
         yield Sentence(text, "fact" if nearer or farther else "doubt", ROOM)
 
 
-def _name(rows: Mapping[str, list[Placed]]) -> str:
+def _name(rows: Mapping[str, list[Placed]], confidence: float) -> str:
     """Controls with their strengths, and where the farthest from the plain step stands."""
     words: list[str] = []
     for name, places in rows.items():
         strengths = ", ".join(f"{row.strength:.3g}" for row in places)
         most = max(places, key=lambda row: abs(row.place.reached_over_plain.value)).place
-        words.append(
-            f"{name} {strengths} (reaches {with_interval(most.reached)}, "
-            f"{with_interval(most.reached_over_plain)} over the plain one)"
-        )
+        reached = with_interval(_widen(most.reached, confidence))
+        gap = with_interval(_widen(most.reached_over_plain, confidence))
+        words.append(f"{name} {strengths} (reaches {reached}, {gap} over the plain one)")
     return "; ".join(words)
+
+
+def _widen(number: Estimate, confidence: float) -> Estimate:
+    """A number with the t-interval of another coverage, where its own is one."""
+    if number.degrees_of_freedom is None:
+        return number
+    half = t_quantile(number.degrees_of_freedom, confidence) * number.se
+    low = min(number.ci_low, number.value - half)
+    high = max(number.ci_high, number.value + half)
+    return replace(number, ci_low=low, ci_high=high)
 
 
 def places_table(rows: list[Placed], title: str, rate: float, confidence: float) -> Table:

@@ -31,6 +31,7 @@ from isentrope.results.answers.checks import (
     failed,
     trust_sentence,
 )
+from isentrope.results.answers.first_order import first_order_sentence
 from isentrope.results.answers.frontier import room_lines, room_sentences
 from isentrope.results.answers.parts import parts_sentence
 from isentrope.results.answers.words import has_interval, moved, short, with_interval
@@ -41,7 +42,6 @@ from isentrope.update.step import COMPONENTS
 
 HOW_MUCH = "How much?"
 PRICE = "At what price?"
-FIRST_ORDER = "First order"
 AT_RATE = "At η = "
 """How a sentence on rows of the sweep begins."""
 WITHHELD = "δH₁ and δH₂ are not given"
@@ -137,29 +137,6 @@ def price_sentence(result: MeasureResult) -> Iterator[Sentence]:
     if rate is not None and has_interval(rate):
         text += f", which is {with_interval(rate)} {rate.unit}"
     yield Sentence(f"{text}.", "doubt" if reward.covers(0.0) else "fact", PRICE)
-
-
-def first_order_sentence(result: MeasureResult) -> Iterator[Sentence]:
-    """How near the derivative is to what was measured, and how far it reaches."""
-    change = change_at_rate(result)
-    slope = result.first_order
-    if result.rate is None or change is None or not change.value or slope is None:
-        return
-    predicted = slope.scaled(result.rate)
-    ratio = predicted.value / change.value
-    how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
-    if abs(ratio - 1) < 0.02:
-        how = "agrees to 2 %"
-    elif ratio < 0:
-        how = "has the sign wrong"
-    if not has_interval(change):
-        how = "the measured change has no interval to compare it with"
-    sentence = f"First order says {with_interval(predicted)} and {how}"
-    reach = result.linear_range
-    if reach is not None and reach.rate_over_range is not None:
-        part = f"{short(reach.rate_over_range, 2)} of the linear range"
-        sentence += f"; the {result.rate_name} is {part} η* = {with_interval(reach)}"
-    yield Sentence(f"{sentence}.", question=FIRST_ORDER)
 
 
 def measure_blocks(results: Sequence[MeasureResult]) -> Printed:
