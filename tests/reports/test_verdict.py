@@ -60,7 +60,7 @@ def test_fresh_responses_come_before_uneven_weights(tmp_path):
     [
         (-1.7e-3, "overstates the change: it is 1.18 [1.16,\u00a01.2] times as large"),
         (-2.5e-3, "understates the change: it is 0.8 ["),
-        (-2e-3, "agrees to 2%"),
+        (-2e-3, "agrees to 2 %"),
         (1e-3, "has the sign wrong: it is −2 ["),
     ],
 )

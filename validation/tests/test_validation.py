@@ -47,9 +47,9 @@ def test_intervals_of_every_kind_are_simulated():
 def test_statements_that_a_number_decides_are_simulated(monkeypatch):
     monkeypatch.setattr(choices, "ERRORS_OF_FIRST", (0.0, 4.0))
     monkeypatch.setattr(choices, "ERRORS_OF_SECOND", (-8.0,))
-    by_rule, where_it_earns = choices.tops(2)
+    by_rule, former = choices.tops(2)
     assert all(tally.share == 1 for tally in by_rule.values())
-    assert any(tally.share < 1 for tally in where_it_earns.values())
+    assert any(tally.share < 1 for tally in former.values())
     assert all(tally.batches == 1 for tally in choices.alarms(1).values())
 
 

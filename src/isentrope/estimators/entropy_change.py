@@ -230,15 +230,10 @@ def change_of_sample(
             trusts = [x.without_interval() for x in trusts]
         trust, residual_trust = trusts
         change = result.estimate(row, order=trust.order, **options(trust=trust))
-        over_change = None
-        if order and change.value:
-            ratio = options("", trust) | {"order": trust.order, "sign": "any"}
-            over_change = ratio_of(result, 1, row, name=f"Δ{f.symbol}", **ratio).scaled(eta)
         residual = None
         if order == 2:
-            residual = result.estimate(
-                row + 1, order=residual_trust.order, **options(trust=residual_trust)
-            )
+            of_rest = options(trust=residual_trust) | {"order": residual_trust.order}
+            residual = result.estimate(row + 1, **of_rest)
         points.append(
             ChangeAtRate(
                 eta=eta,
@@ -247,7 +242,7 @@ def change_of_sample(
                 residual=residual,
                 trust=trust,
                 residual_trust=None if residual is None else residual_trust,
-                first_over_change=over_change,
+                first_over_change=_divide_by_change(result, row, eta, order, options("", trust)),
             )
         )
     entropy = result.estimate(0, **options())
@@ -264,6 +259,16 @@ def change_of_sample(
         moved=moved,
         influences=_name_influences(result.influences, etas, order),
     )
+
+
+def _divide_by_change(
+    result: Jackknifed, row: int, eta: float, order: int, options: dict[str, Any]
+) -> Estimate | None:
+    """ηδH₁/ΔH; None without derivatives, or where ΔH is exactly 0."""
+    if not order or not float(result.values[row]):
+        return None
+    # its influences are those of what the first order lacks, as the second order's are
+    return ratio_of(result, 1, row, name="ΔH", sign="any", order=2, **options).scaled(eta)
 
 
 _ORDERS = ((), ("first_order", "pathwise"), ("first_order", "pathwise", "second_order"))

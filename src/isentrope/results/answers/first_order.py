@@ -40,7 +40,7 @@ def _compare(row: SweepRow) -> str:
         return "; how near that is to ΔH is not known, because ΔH is too near zero for a ratio"
     size = f"it is {with_interval(ratio)} times as large"
     if ratio.ci_low >= 1 - AGREES and ratio.ci_high <= 1 + AGREES:
-        return f" and agrees to {AGREES:.0%}"
+        return f" and agrees to {100 * AGREES:g} %"
     if ratio.ci_high < 0:
         return f" and has the sign wrong: {size}"
     if ratio.covers(1.0):
