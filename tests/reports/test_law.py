@@ -38,5 +38,5 @@ def test_a_law_that_misfits_has_no_numbers(tmp_path):
 
 def test_a_law_that_holds_is_in_the_caption(tmp_path):
     (panel,) = along_training(law_run(tmp_path, bend=0.0, noise=0.01))
-    assert "follow the law R = b − a exp(h)" in panel.caption
+    assert "A quadratic term shows no misfit" in panel.caption
     assert panel.numbers["a of the law"].covers(0.3)
