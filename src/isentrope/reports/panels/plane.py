@@ -105,8 +105,8 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         marks.append(Series("b − a exp(h)", INK, h, [law(x) for x in h], "-", style))
         caption = (
             "The law R = b − a exp(h), fitted to the training batches, has R² = "
-            f"{short(law.r_squared, 2)}. A quadratic term shows no misfit; it would miss that of most "
-            "runs whose reward is linear in log h."
+            f"{short(law.r_squared, 2)}. A quadratic term shows no misfit; it would miss that of "
+            "most runs whose reward is linear in log h."
         )
     yield Panel(
         reading.source if len(steps) else reading.evaluations[0].source,
