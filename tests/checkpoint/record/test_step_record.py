@@ -132,3 +132,19 @@ def test_a_loss_of_more_than_scores_is_found_by_its_gradient_and_leaves_no_weigh
 def test_what_could_not_be_replayed_is_refused_before_training(tmp_path, options, said):
     with pytest.raises(ValueError, match=said):
         EntropyProbe(["1+2="], record=True).attach(following.grpo(tmp_path, **options))
+
+
+def test_a_step_on_masked_responses_alone_has_no_record_and_the_next_one_has(tmp_path, caplog):
+    made = following.grpo(tmp_path, 3, **SAVING)
+    plain = made.compute_loss
+
+    def compute_loss(model, inputs, *args, **kwargs):
+        if made.state.global_step == 1:
+            inputs = {**inputs, "completion_mask": torch.zeros_like(inputs["completion_mask"])}
+        return plain(model, inputs, *args, **kwargs)
+
+    made.compute_loss = compute_loss
+    recorded(made)
+    assert "checkpoint-1 is masked" in caplog.text
+    assert not (tmp_path / "out" / "checkpoint-1" / "next_update").exists()
+    assert replay_error(tmp_path, 2) < 1e-4
