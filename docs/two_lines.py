@@ -51,7 +51,7 @@ trainer = GRPOTrainer(
 )
 
 # The two lines.
-options = ise.ProbeOptions(reward=lambda batch: reward(batch.response_texts))
+options = ise.ProbeOptions(reward=reward)
 probe = ise.EntropyProbe(held_out, every=5, size=64, options=options).attach(trainer)
 
 trainer.train()

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from isentrope import ProbeOptions, entropy_change
+from isentrope import EntropyProbe, ProbeOptions, entropy_change
 from isentrope.estimators.positions import position_classes
 from isentrope.estimators.price import price_of_step
 from isentrope.estimators.reward_change import reward_change
+from isentrope.sampling.generate import plain_texts
+from tests.probe import following
 from tests.probe.test_probe import Recorder
 from tests.training import runs
 
@@ -19,7 +21,7 @@ def digits(E):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     patch = pytest.MonkeyPatch()  # the top of a parabola that these few responses do not show
-    patch.setattr("isentrope.estimators.reward_change._explain_no_top", lambda _: None)
+    patch.setattr("isentrope.estimators.reward_change._explain_no_top", lambda *_: None)
     options = ProbeOptions(reward=digits, position_pattern=r"^.", second_order=True)
     probe = Recorder(["1+2=", "5+4="], every=1, size=32, options=options)
     folder = tmp_path_factory.mktemp("run")
@@ -89,3 +91,39 @@ def test_without_rewards_there_is_none(tmp_path):
     runs.trainer(tmp_path, probe=probe, steps=1).train()
     assert probe.history[0].price is None
     assert not any(name.startswith("price") for name in probe.history[0].to_dict())
+
+
+ROWS = [{"prompt": "1+2=", "answer": 3, "level": 1}, {"prompt": "5+4=", "answer": 9, "level": 2}]
+
+
+def test_a_reward_is_called_as_trl_calls_it_with_the_columns_of_the_held_out_rows(tmp_path):
+    calls = []
+
+    def correct(prompts, completions, answer, level, **_):
+        calls.append(list(zip(prompts, answer, level, strict=True)))
+        return [float(len(set(text))) for text in completions]
+
+    def short(completion_ids, **_):
+        return [-float(len(ids)) for ids in completion_ids]
+
+    trainer = following.grpo(tmp_path, 1)
+    trainer.args.reward_weights = [1.0, 0.5]
+    options = ProbeOptions(reward=[correct, short])
+    probe = EntropyProbe(ROWS, every=1, size=8, options=options).attach(trainer)
+    drawn = []
+    taken = probe._reward.batch_rewards
+    probe._reward.batch_rewards = lambda E, texts: drawn.append((E, taken(E, texts))) or drawn[0][1]
+    following.run(trainer)
+    assert probe.history[0].price is not None
+    assert set(calls[0]) <= {(row["prompt"], row["answer"], row["level"]) for row in ROWS}
+    E, rewards = drawn[0]
+    texts = plain_texts(E, probe._policy)
+    lengths = [len(ids) for ids in E.response_ids]
+    expected = [len(set(t)) - 0.5 * n for t, n in zip(texts, lengths, strict=True)]
+    assert rewards == pytest.approx(expected)
+
+
+def test_a_reward_that_takes_what_held_out_prompts_do_not_have_is_refused_before_the_run():
+    options = ProbeOptions(reward=lambda completions, answer: [0.0 for _ in completions])
+    with pytest.raises(ValueError, match="needs 'answer'"):
+        EntropyProbe(["1+2="], options=options)

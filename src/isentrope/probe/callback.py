@@ -81,7 +81,7 @@ class EntropyProbe(Readings):
         """Set what is probed, and how often.
 
         Args:
-            prompts: Held-out prompts; the run must not train on them.
+            prompts: Held-out prompts, or rows of a data set; the run must not train on them.
             every: Steps from one reading to the next; the first step has one. A reading that a
                 step cannot have is taken at the next step that can.
             size: Prompts per reading, drawn with replacement, one response each.
@@ -100,6 +100,7 @@ class EntropyProbe(Readings):
         super().__init__(name_prompts(prompts), every)
         self._size = size
         self.options = options
+        self._reward = options.rewards_of(self._prompts)
         self._record = record
         self._control = control
         self._recorder: StepRecorder | None = None
@@ -133,6 +134,8 @@ class EntropyProbe(Readings):
         require_unfiltered(trainer)
         require_known_optimizer(trainer)
         self.options.sampling(trainer.args)
+        weights = getattr(trainer.args, "reward_weights", None)
+        self._reward = self.options.rewards_of(self._prompts, weights)
         if self._record:
             require_recordable(trainer)
             self._recorder = StepRecorder(trainer, self._prompts)
@@ -200,7 +203,7 @@ class EntropyProbe(Readings):
             self._postponed = False
             drawn = self._draw(policy, step, 0, length)
             E = together(
-                lambda: with_rewards(drawn, options.reward, policy) if options.reward else drawn
+                lambda: with_rewards(drawn, self._reward, policy) if self._reward else drawn
             )
             ahead = partial(look_ahead, policy, components=components, eta=eta)
             samples = [ahead(E, options=options, withheld=self._withheld)]

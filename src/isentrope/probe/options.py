@@ -1,10 +1,13 @@
 """What a reading of the probe is, and what of it the trainer's arguments set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from isentrope.nouns.choices import Method, Per, PerOption, Preconditioning
 from isentrope.sampling.advantages import RewardFunction
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.load import RewardLike, list_rewards, takes_responses, task_of
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.one_line import changed_fields, one_line
 
@@ -55,8 +58,9 @@ class ProbeOptions(PerOption):
         decay: β of the exponential moving averages over readings, in [0, 1).
         temperature: Sampling temperature; by default the trainer's.
         max_new_tokens: Longest response in tokens; by default the trainer's.
-        reward: Rewards the mini-batch, for the price of a step: a task, or a function of the
-            rollouts; None for none.
+        reward: Rewards the mini-batch, for the price of a step: a reward function as TRL calls it,
+            or a list of them, whose weights are the trainer's (`reward_weights`); a task; or a
+            function of the rollouts. None for none.
         position_pattern: A regular expression; where a response so far ends in it, the price has a
             class of positions of its own.
     """
@@ -71,11 +75,32 @@ class ProbeOptions(PerOption):
     decay: float = 0.9
     temperature: float | None = None
     max_new_tokens: int | None = None
-    reward: Task | RewardFunction | None = None
+    reward: Task | RewardLike | RewardFunction | Sequence[RewardLike] | None = None
     position_pattern: str | None = None
 
     def __repr__(self) -> str:
         return one_line(self, *changed_fields(self))
+
+    def rewards_of(
+        self, prompts: Sequence[Prompt], weights: Sequence[float] | None = None
+    ) -> Task | RewardFunction | None:
+        """What rewards responses to prompts.
+
+        Args:
+            prompts: With the columns that a reward function takes.
+            weights: One per function of a list; None for 1 each.
+
+        Returns:
+            A task, a function of the rollouts, or None.
+
+        Raises:
+            ValueError: If a function takes what the prompts do not have.
+        """
+        rewards = list_rewards(cast(Any, self.reward))
+        alone = len(rewards) == 1
+        if not rewards or (alone and not takes_responses(rewards[0])):
+            return cast(Any, self.reward)
+        return task_of(prompts, rewards, "test", weights=None if alone else weights)
 
     def sampling(self, args: Any) -> tuple[float, int]:
         """Temperature and longest response: those given, or of a trainer's arguments."""

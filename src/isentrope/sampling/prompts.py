@@ -20,12 +20,13 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompt import Message, Prompt
+from isentrope.sampling.tasks.lines import NO_COLUMNS, source_of
 from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
 
-PromptLike = Prompt | str | Sequence[int] | Sequence[Message] | Tensor
-"""A prompt, its text, its messages, or its token ids."""
+PromptLike = Prompt | str | Sequence[int] | Sequence[Message] | Mapping[str, Any] | Tensor
+"""A prompt, its text, its messages, its token ids, or a row of a data set with its columns."""
 
 
 def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
@@ -33,8 +34,8 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
 
     Args:
         policy: Gives the tokenizer and the vocabulary size.
-        prompts: Prompts, texts, conversations (lists of messages), or token ids (lists or 1-D
-            tensors), in any mixture.
+        prompts: Prompts, texts, conversations (lists of messages), token ids (lists or 1-D
+            tensors), or rows of data, in any mixture.
 
     Returns:
         Prompts with `token_ids` set.
@@ -188,6 +189,8 @@ def _name_prompt(prompt: PromptLike) -> Prompt:
         return prompt
     if isinstance(prompt, str):
         return Prompt(f"text/{_digest(prompt)}", text=prompt)
+    if isinstance(prompt, Mapping):
+        return prompt_of_row(prompt, "A row of prompts")
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
         messages: list[Any] = list(prompt)
         for i, message in enumerate(messages):
@@ -210,6 +213,30 @@ def _name_prompt(prompt: PromptLike) -> Prompt:
         )
     values = tuple(int(i) for i in ids)
     return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
+
+
+def prompt_of_row(row: Mapping[str, Any], where: str) -> Prompt:
+    """The prompt of a row of data, with its other columns for reward functions.
+
+    Args:
+        row: Has one of "prompt", "messages" and "prompt_ids".
+        where: What messages call it.
+
+    Returns:
+        The prompt; named by its content where the row has no "key".
+
+    Raises:
+        ValueError: If the row has no prompt, or one that is not understood.
+    """
+    source = source_of(row, where)
+    try:
+        named = _name_prompt(row[source])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    labels = {name: row.get(name) for name in ("key", "reference", "group")}
+    columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
+    texts = {name: str(label) for name, label in labels.items() if label is not None}
+    return replace(named, **texts, columns=columns)
 
 
 def _digest(text: str) -> str:

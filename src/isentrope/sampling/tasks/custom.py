@@ -14,7 +14,6 @@ output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from isentrope.sampling.prompts import (
     PromptLike,
     as_prompts,
     name_prompts,
+    prompt_of_row,
     runs_of,
     with_template,
 )
 from isentrope.sampling.tasks.lines import (
-    NO_COLUMNS,
     NO_REFERENCE,
     PER_TOKEN,
     PromptLine,
@@ -42,7 +41,6 @@ from isentrope.sampling.tasks.lines import (
     read_rows,
     require_response,
     require_splittable,
-    source_of,
 )
 from isentrope.sampling.tasks.task import require_share, shuffled_epochs
 from isentrope.system.files import short_digest
@@ -128,7 +126,7 @@ def _read_prompts(source: PromptSource) -> tuple[list[str], list[Prompt], list[A
         prompts = name_prompts(source)
         return [f"Prompt {p.key!r}" for p in prompts], prompts, [None] * len(prompts)
     rows = read_rows(Path(source), PromptLine)
-    prompts = [_prompt(row, where) for where, row in rows]
+    prompts = [prompt_of_row(row, where) for where, row in rows]
     lines = list(range(len(prompts)))
     if all("response_ids" in row for _, row in rows):  # a line per response
         first = {prompts[i].content: i for i in reversed(lines)}
@@ -168,7 +166,7 @@ def read_responses(
             texts are given without a tokenizer.
     """
     rows = read_rows(Path(path), ResponseLine)
-    named = [_prompt(row, where) for where, row in rows]
+    named = [prompt_of_row(row, where) for where, row in rows]
     prompts = as_prompts(policy, with_template(named, template))
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: complete_column(rows, name) for name in PER_TOKEN}
@@ -179,18 +177,6 @@ def read_responses(
             "responses of one step."
         )
     return rollouts_of(policy, prompts, runs_of(prompts), responses, **columns)
-
-
-def _prompt(row: dict[str, Any], where: str) -> Prompt:
-    source = source_of(row, where)
-    try:
-        (named,) = name_prompts([row[source]])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    labels = {name: row.get(name) for name in ("key", "reference", "group")}
-    columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
-    fields = {name: str(x) for name, x in labels.items() if x is not None}
-    return replace(named, **fields, columns=columns)
 
 
 def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:

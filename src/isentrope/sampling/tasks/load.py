@@ -25,6 +25,7 @@ from isentrope.sampling.tasks.requirements import (
     require_arguments,
     require_reward_options,
 )
+from isentrope.sampling.tasks.reward_form import RewardForm
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
 from isentrope.sampling.tasks.task import Task
@@ -161,6 +162,19 @@ def list_rewards(reward: RewardLike | Sequence[RewardLike] | None) -> list[Rewar
     if isinstance(reward, (list, tuple)) and not reward:
         raise ValueError("reward is an empty list: give reward functions, or None.")
     return [*reward] if isinstance(reward, (list, tuple)) else [cast(RewardLike, reward)]
+
+
+def takes_responses(reward: RewardLike) -> bool:
+    """Whether a reward is a name, or a function in a form of `rewards`."""
+    if isinstance(reward, str):
+        return True
+    if isinstance(reward, Task):
+        return False
+    try:
+        RewardForm(_name_reward(reward), inspect.signature(reward))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def names_of_rewards(rewards: Sequence[RewardLike]) -> tuple[str, ...]:
