@@ -41,6 +41,7 @@ from isentrope.system.errors import IsentropeError
 from isentrope.system.extras import require_packages
 from isentrope.system.log import log
 from isentrope.system.manifest import verification
+from isentrope.system.one_line import escape_controls
 
 MEASURING: dict[str, type[Measuring]] = {
     verb.name: verb
@@ -135,7 +136,7 @@ def _read(call: Command) -> list[logging.LogRecord]:
         with verification(not getattr(call, "no_verify", False)):
             call.read()
     except (IsentropeError, ValueError, OSError) as error:
-        typer.secho(f"Error: {call.sentence_of(error)}", fg="red", err=True)
+        typer.secho(escape_controls(f"Error: {call.sentence_of(error)}"), fg="red", err=True)
         raise typer.Exit(1) from error
     except Exception:  # a fault of isentrope, which the work meets again and says how to report
         return []

@@ -11,7 +11,6 @@ much is left out. Conclusions are always there.
 import json
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from isentrope.commands.command import Conclusion
 from isentrope.nouns.columns import Column
 from isentrope.results.answers.blocks import Sentence, Table
 from isentrope.system.formatting import finite
+from isentrope.system.one_line import escape_controls
 
 UNKNOWN_WIDTH = 120
 """Columns of a file or a pipe, which has room for most tables."""
@@ -36,9 +36,6 @@ UNKNOWN_WIDTH = 120
 
 _HEAD = 5
 """Lines of a table down to its first row."""
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""All of them but line breaks and tabs; and those that turn the direction of text."""
 
 
 def _width(stream: TextIO) -> int | None:
@@ -55,7 +52,7 @@ class _Console(Console):
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*arguments, **options):
             if not segment.control:
-                text = _CONTROL.sub(lambda match: ascii(match[0])[1:-1], segment.text)
+                text = escape_controls(segment.text)
                 segment = Segment(text, segment.style)
             yield segment
 

@@ -20,6 +20,8 @@ LONGEST_TEXT = 40
 _LEFT_OUT = "…"
 _CLAUSE = re.compile("[:;] ")
 """Where a fact may end."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""All of them but line breaks and tabs; and those that turn the direction of text."""
 _SHORT = Repr()
 _SHORT.maxstring = LONGEST_TEXT
 
@@ -66,6 +68,11 @@ def quoted(text: str) -> str:
 def plural(number: int, what: str) -> str:
     """A number of things, "1 prompt" or "1,234 prompts"; an s makes the plural."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def escape_controls(text: str) -> str:
+    """A text with escapes for what a terminal would obey; its lines and tabs stay."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def _printable(text: str) -> str:
