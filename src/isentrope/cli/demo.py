@@ -28,9 +28,10 @@ class DemoCommand(Command):
     def read(self) -> None:
         """Refuse a folder that is not new, and numbers out of range."""
         from isentrope.cli.demo_settings import chapters, require_empty
-        from isentrope.system.outputs import require_writable
+        from isentrope.system.outputs import require_apart, require_writable
 
         require_writable(self.folder, "--out")
+        require_apart(self.folder)
         require_empty(Path(self.folder))
         chapters(
             Path(self.folder), self.steps, self.fine_tuning_steps, self.evaluation_size, self.seed

@@ -44,6 +44,7 @@ def require_convertible(
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+    require_apart(out, [folder] if model is None else [folder, model])
     if not any(any(place.glob(name)) for place in places_of_shards(folder) for name in _SHARDS):
         refuse_layout(folder)
     if model is not None:
@@ -54,7 +55,6 @@ def require_convertible(
         )
     if out.exists():
         raise FileExistsError(f"{out} exists already: choose another folder, or remove it.")
-    require_apart(out, [folder] if model is None else [folder, model])
 
 
 def described_by(places: Iterable[Path], name: str | Path) -> Path:
