@@ -42,7 +42,7 @@ LISTED = {
     "models/checkpoint.py": {
         *("AutoModelForCausalLM.from_config", "get_tokenizer_config", "kind.from_pretrained"),
     },
-    "system/processes.py": {"dist.all_gather_object"},
+    "system/processes.py": {"all_gather_object"},
     "system/file_contents.py": {
         *("json.loads", "load_file", "safe_open", "torch.load"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),

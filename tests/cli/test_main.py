@@ -113,7 +113,7 @@ def test_config_validate_refuses_what_measure_would(config):
         ("batch_config", "dataset_path", "absent.jsonl", "batch_config.dataset_path"),
         ("batch_config", "E_file", "absent.parquet", "batch_config.E_file"),
         ("batch_config", "B_E", 500, "is left for U"),
-        ("sampling", "max_new_tokens", 40, "more than the model's 32 positions"),
+        ("sampling", "max_new_tokens", 40, "no room for a prompt in the model's 32 positions"),
         ("sampling", "top_k", 50, "sample from another policy"),
     ],
 )

@@ -62,7 +62,8 @@ def test_config_validate_says_what_would_be_trained_or_what_is_wrong(config):
 def test_config_validate_knows_a_training(config):
     content = yaml.safe_load(config.read_text())
     del content["fine_tuning"]
-    config.write_text(yaml.safe_dump(content | {"training": {"steps": 3, "prompts_per_step": 5}}))
+    content |= {"training": {"steps": 3, "prompts_per_step": 5}, "sampling": {"max_new_tokens": 8}}
+    config.write_text(yaml.safe_dump(content))
     assert "it trains" in call("config", "validate", config).stdout
     result = call("config", "validate", config, "--set", "trainer.temperature=2.0")
     assert "sampling.temperature" in result.stderr

@@ -97,7 +97,7 @@ def sweep_row(eta, change, verdict="trust", **more):
         "verdict": verdict,
         "method": "prefix",
         "resampled": None,
-        "first_over_change": estimate(-2.0 * eta / change, 0.01, unit=""),
+        "first_over_change": estimate(-2.0 * eta / change, 0.01, unit="") if change else None,
     }
     return content | more
 

@@ -130,6 +130,7 @@ EXCEPTIONS = {
     ("system/manifest.py", "*"): "below `reading`, which uses it",
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
+    ("config/trl_fields.py", "_tree_of"): "the sources of an installed library",
     ("run/lock.py", "_holder"): "the note of a lock, read for a message alone",
 }
 

@@ -13,6 +13,7 @@ ROOMS = ("planning", "config", "results", "run", "verbs", "reports", "commands",
 
 OTHER_MEANINGS = {
     "config/contract.py": {"influence"},
+    "config/control_fields.py": {"influence"},
     "config/io.py": {"measure"},  # the kind of a configuration
     "reports/panels/curves.py": {"noise"},  # of a training run
     "reports/saved_result.py": {"influence"},
@@ -23,7 +24,7 @@ OTHER_MEANINGS = {
     "verbs/measure.py": {"influence"},
     "verbs/before_work.py": {"audit"},
     "verbs/part_memory.py": {"kernel", "measure", "noise"},
-    "verbs/passes.py": {"audit", "influence", "kernel", "measure", "noise", "variance"},
+    "verbs/passes.py": {"audit", "influence", "kernel", "measure", "noise"},
     "verbs/trial_steps.py": {"influence"},
 }
 """Files where the word names a column, a control or a table of another verb."""
