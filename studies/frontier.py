@@ -170,10 +170,13 @@ def frontier_rows(results: dict[str, dict[str, Any]]) -> Iterator[str]:
         "no entropy lost | ηδJ lost at its δH |"
     )
     yield "|---|---|---|---|---|---|---|"
+    without: dict[str, list[str]] = {}
     for name, result in results.items():
         for size, edge in result["by_size"].items():
             if edge.missing and edge.reached.ci_low != edge.reached.ci_low:
-                yield f"| {TITLES[name]} | {size} | {' '.join(edge.missing)} | | | | |"
+                yield f"| {TITLES[name]} | {size} | – | – | – | – | – |"
+                step = f"{TITLES[name]}, U of {size}"
+                without.setdefault(" ".join(edge.missing), []).append(step)
                 continue
             scaled = [
                 with_interval(estimate.scaled(result["rate"]))
@@ -181,6 +184,9 @@ def frontier_rows(results: dict[str, dict[str, Any]]) -> Iterator[str]:
             ]
             cells = [with_interval(edge.reached), with_interval(edge.cosine), *scaled]
             yield f"| {TITLES[name]} | {size} | {' | '.join(cells)} |"
+    for sentence, steps in without.items():
+        yield ""
+        yield f"{'; '.join(steps)}: {sentence}"
 
 
 def place_rows(result: dict[str, Any]) -> Iterator[str]:

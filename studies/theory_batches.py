@@ -92,7 +92,7 @@ def rows(path: Path, step: int) -> list[str]:
         row = [str(step), str(B), written(predicted), *cells, f"{noise / predicted.value:.2f}"]
         out.append("| " + " | ".join(row) + " |")
     parts = f"mean step {written(found.mean_step)}, noise of {SMALL} groups {written(found.noise)}"
-    out.append(f"| {step} | parts: {parts} | | | | |")
+    out.append(f"\nParts after {step} steps: {parts}.")
     print("\n".join(out), flush=True)
     return out
 
@@ -102,7 +102,9 @@ def main() -> None:
     folder = run_folder(__doc__)
     states = checkpoints(folder, 0)
     lines = [row for step in STEPS for row in rows(states / f"step_{step}", step)]
-    write_page("theory_batches", "\n".join([HEAD, "|" + "---|" * 6, *lines]))
+    table = [line for line in lines if line.startswith("|")]
+    notes = [line for line in lines if line not in table]
+    write_page("theory_batches", "\n".join([HEAD, "|" + "---|" * 6, *table, *notes]))
 
 
 HEAD = "| step | B | predicted E[δH₂] | mean of 12 fresh batches | z | share of noise |"

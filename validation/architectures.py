@@ -359,19 +359,23 @@ def _traits(model: Any) -> tuple[str, str, str]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes as a Markdown table."""
+    """The outcomes as Markdown: a table of errors, and one of refusals."""
     lines = [
         f"| model type | norm | experts | head | {' | '.join((*COLUMNS, *VERBS))} | gradients |",
         f"|{'---|' * (len(COLUMNS) + len(VERBS) + 5)}",
     ]
-    for found in outcomes:
-        head = f"| {found.kind} | {' | '.join(found.traits)} |"
-        if found.errors is None or found.verbs is None:
-            reason = (found.refusal or "").replace("|", "\\|")
-            lines.append(f"{head} refused: {reason} |{' |' * (len(COLUMNS) + len(VERBS))}")
+    refused: list[str] = []
+    for outcome in outcomes:
+        head = f"| {outcome.kind} | {' | '.join(outcome.traits)} |"
+        if outcome.errors is None or outcome.verbs is None:
+            reason = (outcome.refusal or "").replace("|", "\\|")
+            refused.append(f"{head} {reason} |")
         else:
-            numbers = [f"{x:.0e}" for x in (*found.errors, *found.verbs)]
-            lines.append(f"{head} {' | '.join(numbers)} | {found.backend} |")
+            numbers = [f"{x:.0e}" for x in (*outcome.errors, *outcome.verbs)]
+            lines.append(f"{head} {' | '.join(numbers)} | {outcome.backend} |")
+    if refused:
+        lines += ["", "Refused:", "", "| model type | norm | experts | head | reason |"]
+        lines += [f"|{'---|' * 5}", *refused]
     return "\n".join(lines)
 
 
