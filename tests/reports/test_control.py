@@ -25,6 +25,8 @@ def panels(folder):
 
 def test_a_run_without_a_control_has_no_such_section(tmp_path):
     assert panels(made_up.make_run(tmp_path / "run", steps=())) == {}
+    timed = [{"step": k + 1, "reward": 0.5, "seconds": 4.0} for k in range(STEPS)]
+    assert panels(made_up.write_log(tmp_path / "timed", timed)) == {}
 
 
 def test_entropy_is_held_against_its_target(tmp_path):

@@ -11,13 +11,18 @@ from tests.golden.scenes import COMMANDS
 GOLDEN = Path(__file__).parents[1] / "golden" / "expected"
 
 
-def first_line(agreeing):
+def first_line(agreeing, logged=0.11):
     names = list(WORDS)[:10]
     rows = [
-        SimpleNamespace(batch="U", definition=name, agrees=k < agreeing)
+        SimpleNamespace(
+            batch="U",
+            definition=name,
+            agrees=k < agreeing,
+            value=SimpleNamespace(value=0.12 + k / 500),
+        )
         for k, name in enumerate(names)
     ]
-    result = SimpleNamespace(rows=rows, logged=0.11, logged_from="step_30")
+    result = SimpleNamespace(rows=rows, logged=logged, logged_from="step_30")
     return next(entropies_sentences(result)).text
 
 
@@ -31,6 +36,11 @@ def first_line(agreeing):
 )
 def test_entropies_begin_with_what_was_logged(agreeing, answer):
     assert answer in first_line(agreeing)
+
+
+def test_a_logged_value_of_few_digits_is_asked_for_more_of_them():
+    answer = "0.1 (step_30) has too few digits to tell which was logged: 10 of 10 rows round to it"
+    assert answer in first_line(10, logged=0.1)
 
 
 @pytest.mark.parametrize("name", [x for x in COMMANDS if (GOLDEN / f"{x}.txt").exists()])

@@ -181,9 +181,7 @@ class StepRecorder:
         of_all_processes = [rows for rows in gather(share) if rows is not None]
         if not of_all_processes and error == 0.0:  # every response is masked: no gradient either
             if rank() == 0:
-                words = (
-                    "Every response of the step from %s is masked in its loss: it has no record."
-                )
+                words = "The loss of the step from %s masks every response: it has no record."
                 log.warning(words, self._checkpoint)
             self.stop()
             return

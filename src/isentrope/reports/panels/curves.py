@@ -128,7 +128,10 @@ def training_panels(reading: Reading) -> Iterator[Panel]:
 
 def control_panels(reading: Reading) -> Iterator[Panel]:
     """What the logs tell of a control, and its time; no panels for a run without one."""
-    return (panel for logged in CONTROL_LOGS for panel in _logged(reading, logged))
+    columns = [name for logged in CONTROL_LOGS for name in logged.drawn if "control/" in name]
+    if any(len(reading.logged("step", column)) for column in columns):
+        for logged in CONTROL_LOGS:
+            yield from _logged(reading, logged)
 
 
 def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:

@@ -115,7 +115,7 @@ def trust_sentence(checks: Sequence[Check]) -> Iterator[Sentence]:
     decided = len(checks) - len(undecided)
     words = f"{decided - len(failed(checks))} of {decided} checks passed"
     if undecided:
-        words += f", and what these files have does not decide {listed(undecided)}"
+        words += f"; these files cannot decide {listed(undecided)}"
     if names := failed(checks):
         yield Sentence(f"{words}; not as it should be: {listed(names)}.", "doubt", TRUST)
     else:

@@ -15,6 +15,7 @@ from isentrope.system.formatting import known, percent
 
 CLIP_COV = 0.02
 """The share of the tokens that is spoken of, the nearest of those that were selected."""
+_CRITERION = "Clip-Cov's criterion (log-probability times advantage)"
 WHICH_TOKENS = "Which tokens"
 
 
@@ -38,9 +39,9 @@ def is_it_all(classes: Classes) -> str:
     missed = part.missed is not None and part.missed.delta_h.ci_high < 0
     other_share = known(share.ci_low) is not None and not share.covers(1.0)
     if missed or other_share:
-        verdict = "The published criterion is not the whole story"
+        verdict = f"{_CRITERION} is not the whole story"
     else:
-        verdict = "This batch does not decide whether the published criterion is the whole story"
+        verdict = f"This batch does not decide whether {_CRITERION} is the whole story"
     text = (
         f"{verdict}: the {percent(q)} of tokens that it selects "
         f"carry {_share(part.selected.fall)} of the fall in entropy, a random choice of as many "

@@ -1,6 +1,7 @@
 """What `isentrope entropies` answers: which definition of entropy a trainer logged."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 from isentrope.nouns.columns import Column, ends
 from isentrope.results.answers.blocks import Printed, Sentence, Table, interval_title
@@ -34,7 +35,15 @@ def entropies_sentences(result: EntropiesResult) -> Iterator[Sentence]:
         return
     same = [f"“{WORDS[row.definition]}” on {row.batch}" for row in result.rows if row.agrees]
     logged = f"The logged {result.logged:.6g} ({result.logged_from})"
-    if 2 * len(same) > len(result.rows):
+    rounded = 0.5 * 10.0 ** int(Decimal(repr(result.logged)).as_tuple().exponent)
+    within = [row for row in result.rows if abs(row.value.value - result.logged) <= rounded]
+    if 2 * len(within) > len(result.rows):
+        text = (
+            f"{logged} has too few digits to tell which was logged: {len(within)} of "
+            f"{len(result.rows)} rows round to it. Give more of its digits."
+        )
+        yield Sentence(text, "doubt", WHICH_LOGGED)
+    elif 2 * len(same) > len(result.rows):
         text = (
             f"{logged} agrees within errors with {len(same)} of {len(result.rows)} rows: this U is "
             "too small to tell which was logged. Use a larger batch_config.B_U, or the batch "
@@ -54,7 +63,7 @@ def entropies_tables(result: EntropiesResult) -> Printed:
     columns = [
         Column("on", "batch", left=True),
         Column("definition", lambda row: WORDS[row.definition], left=True),
-        Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
+        Column("value", "value"),
         Column(interval_title(result.estimator.confidence), lambda row: ends(row.value), 1),
         Column("minus exact", "difference"),
     ]

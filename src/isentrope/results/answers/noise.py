@@ -62,7 +62,13 @@ def _sign(result: NoiseResult) -> Iterator[Sentence]:
     if needed is None or (known(needed.ci_low) is None and known(needed.ci_high) is None):
         return
     confidence = f"{100 * result.estimator.confidence:g} %"
-    text = f"The sign of δH₁ is {confidence} certain from {with_interval(needed)} prompts on."
+    least = replace(  # no batch has less than one prompt
+        needed,
+        value=max(needed.value, 1.0),
+        ci_low=max(needed.ci_low, 1.0),
+        ci_high=max(needed.ci_high, 1.0),
+    )
+    text = f"The sign of δH₁ is {confidence} certain from {with_interval(least)} prompts on."
     yield Sentence(text, question=SIGN)
 
 

@@ -25,8 +25,8 @@ _BETTER = "Better than a lower learning rate, by the reward that a nat of entrop
 _WORSE = "Worse than a lower learning rate, by the reward that a nat of entropy costs"
 _OPEN = "Not distinguishable from a lower learning rate by price"
 _NO_PRICE = (
-    "Without a price, because the entropy gained, or what the step without a control changes, is "
-    "not clearly of its sign"
+    "Not comparable with a lower learning rate, because the entropy gained, or what the step "
+    "changes without a control, may be zero"
 )
 PRICES = (_BETTER, _WORSE, _OPEN, _NO_PRICE)
 """What the interval of a price says, the best first."""
