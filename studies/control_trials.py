@@ -41,6 +41,7 @@ from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
+from isentrope.system.formatting import PAGE
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
@@ -391,9 +392,9 @@ def prices_page(found: dict[int, list[dict[str, Any]]], size: int) -> str:
     for part, title in PARTS.items():
         table = prices(found, part)
         means = [
-            "{} {:+.2e} ± {:.1e}".format(
-                symbol, *mean_and_half([r["vanilla"][part][key]["value"] for r in steps])
-            )
+            symbol
+            + " "
+            + PAGE.with_error(*mean_and_half([r["vanilla"][part][key]["value"] for r in steps]))
             for symbol, key in (("ΔH", "delta_h"), ("ΔJ", "delta_j"))
         ]
         lines += ["", f"## {title}", "", f"Vanilla, per step: {', '.join(means)}.", ""]

@@ -152,7 +152,7 @@ def page(run: Path, B_E: int, repeats: int, step: str) -> str:
     head = " | ".join(f"B = {B}" for B in SIZES)
     rows = [
         f"| {name.replace('_', ' ')} | "
-        + " | ".join(f"{m:.3g} ± {e:.1g}" for m, e in zip(x.means, x.errors, strict=True))
+        + " | ".join(TERMINAL.with_error(*p) for p in zip(x.means, x.errors, strict=True))
         + f" | {x.exponent:.2f} ± {x.error:.2f} |"
         for name, x in laws.items()
     ]

@@ -39,6 +39,7 @@ from isentrope.attribution.gradients.layers import Layer
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
+from isentrope.system.formatting import PAGE
 from isentrope.verbs.batches import at_precision
 from studies.toy_attribution import configured, prepared
 
@@ -244,7 +245,7 @@ def study(path: Path) -> str:
             value, error = contraction(exact.EU, S, weights)
             lines.append(
                 f"| {word} | exact | {exact.numbers:,} | – | – | {rank:.1f} | {top:.3g} | "
-                f"{value:.3g} ± {error:.2g} | {exact.seconds_of_pass:.1f} | "
+                f"{PAGE.with_error(value, error)} | {exact.seconds_of_pass:.1f} | "
                 f"{exact.seconds_of_product:.2f} |"
             )
             print(lines[-1], flush=True)

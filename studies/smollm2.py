@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from isentrope.nouns.freedom import t_quantile
+from isentrope.system.formatting import TERMINAL
 
 STEPS = (20, 60)
 """The early and the late checkpoint."""
@@ -98,7 +99,7 @@ def over_seeds(values: Sequence[float]) -> str:
     each = ", ".join(f"{x:.3g}" for x in values)
     if math.isinf(high):
         return each
-    return f"{(low + high) / 2:.3g} ± {(high - low) / 2:.2g} ({each})"
+    return f"{TERMINAL.with_error((low + high) / 2, (high - low) / 2)} ({each})"
 
 
 def of_log(log: pd.DataFrame) -> Numbers:
@@ -173,7 +174,8 @@ def evaluated(folder: Path) -> tuple[str, list[Numbers]]:
     lines = ["| | decoding | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     for row in frame.to_dict("records"):
         cells = [
-            "" if pd.isna(row.get(c)) else f"{row[c]:.3g} ± {row[f'{c}_se']:.2g}" for c in columns
+            "" if pd.isna(row.get(c)) else TERMINAL.with_error(row[c], row[f"{c}_se"])
+            for c in columns
         ]
         lines.append(f"| {row['checkpoint']} | {row['decoding']} | " + " | ".join(cells) + " |")
     changes: list[Numbers] = [{} for _ in range(frame["checkpoint"].nunique() - 1)]

@@ -23,6 +23,7 @@ from torch import Tensor
 import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
+from isentrope.nouns.columns import text
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor, micro_batch_moments
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.train import train
@@ -123,8 +124,7 @@ def fixed_rows(folder: Path, path: Path, step: int) -> list[str]:
         b = found.b_simple
         square = found.gradient_square
         rows.append(
-            f"| {step} | {n} | {square.value:.2e} ± {square.se:.0e} | "
-            f"{found.trace.value:.3f} ± {found.trace.se:.0e} | {b.value:.0f} "
+            f"| {step} | {n} | {text(square)} | {text(found.trace)} | {b.value:.0f} "
             f"[{b.ci_low:.0f}, {b.ci_high:.0f}] |"
         )
         print(rows[-1], flush=True)

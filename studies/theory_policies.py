@@ -15,6 +15,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.formatting import TERMINAL
 from validation.origin import write_results
 
 
@@ -83,7 +84,7 @@ def over(values: list[float] | Tensor) -> str:
     """Mean ± half of the 95 % t-interval over repetitions."""
     x = torch.as_tensor(values, dtype=torch.float64)
     half = t_quantile(len(x) - 1) * float(x.std()) / len(x) ** 0.5
-    return f"{float(x.mean()):.3g} ± {half:.1g}"
+    return TERMINAL.with_error(float(x.mean()), half)
 
 
 def run_folder(description: str | None) -> Path:

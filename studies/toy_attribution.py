@@ -32,8 +32,9 @@ from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.nouns.columns import text
 from isentrope.results.header import Header
-from isentrope.system.formatting import finite
+from isentrope.system.formatting import TERMINAL, finite
 from isentrope.system.progress import Clock
 from isentrope.verbs.audit import find_audit
 from isentrope.verbs.batches import at_precision
@@ -243,7 +244,9 @@ ROWS: dict[str, dict[str, Read]] = {
 def over_seeds(values: list[float]) -> str:
     """Mean ± standard error over seeds."""
     x = np.array(values)
-    return f"{x.mean():.3g} ± {x.std(ddof=1) / len(x) ** 0.5:.1g}" if len(x) > 1 else f"{x[0]:.3g}"
+    if len(x) == 1:
+        return f"{x[0]:.3g}"
+    return TERMINAL.with_error(float(x.mean()), float(x.std(ddof=1)) / len(x) ** 0.5)
 
 
 def noise_table(path: Path, groups: tuple[int, ...] = (16, 64, 256)) -> str:
@@ -260,8 +263,7 @@ def noise_table(path: Path, groups: tuple[int, ...] = (16, 64, 256)) -> str:
             found = ise.noise_scale(ready.policy, ready.U, token_weights=ready.step.token_weights)
         b = found.b_simple
         lines.append(
-            f"| {n} | {found.gradient_square.value:.2e} ± {found.gradient_square.se:.0e} | "
-            f"{found.trace.value:.3f} ± {found.trace.se:.0e} | {b.value:.0f} ± {b.se:.0f} | "
+            f"| {n} | {text(found.gradient_square)} | {text(found.trace)} | {text(b)} | "
             f"[{b.ci_low:.0f}, {b.ci_high:.0f}] |"
         )
     return "\n".join(lines)
@@ -296,9 +298,9 @@ def main() -> None:
             cells = [over_seeds([read(said) for said in found[step]]) for step in asked.steps]
             lines.append(f"| {name} | {' | '.join(cells)} |")
         tables.append("\n".join(lines))
-    text = TEMPLATE.format(today=date.today(), tables="\n\n".join(tables), noise=noise.read_text())
+    page = TEMPLATE.format(today=date.today(), tables="\n\n".join(tables), noise=noise.read_text())
     out = folder / "tables.md"
-    out.write_text(text)
+    out.write_text(page)
     print(f"Wrote {out}")
 
 

@@ -16,8 +16,11 @@ from tests import cases
 from tests.attribution.test_influence import by_responses, exact_setting, setting
 from tests.update.directions import sequence_directions
 
-NOT_ALL = "The published criterion is not the whole story: "
-UNDECIDED = "This batch does not decide whether the published criterion is the whole story: "
+NOT_ALL = "Clip-Cov's criterion (log-probability times advantage) is not the whole story: "
+UNDECIDED = (
+    "This batch does not decide whether Clip-Cov's criterion (log-probability times advantage) is "
+    "the whole story: "
+)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def test_it_covers_what_lies_between_its_ends():
 
 def test_it_is_ready_for_json_and_for_reading():
     assert json.loads(json.dumps(estimate(warnings=("careful",)).to_dict()))["unit"] == "nats"
-    assert str(estimate()).startswith("2 ± 0.5 [")
+    assert str(estimate()).startswith("2.00 ± 0.50 [")
 
 
 @pytest.mark.parametrize("unit", BOUNDS)

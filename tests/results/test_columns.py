@@ -58,7 +58,7 @@ def test_a_column_is_one_line(tmp_path):
     printed = {
         column.title: column.cell(None, made.sweep[0]) for column in columns.printed_columns(Row)
     }
-    assert printed["skew ± se"] == "1.5 ± 0.1"
+    assert printed["skew ± se"] == "1.50 ± 0.10"
 
 
 def test_a_table_lacks_the_columns_that_no_row_has():

@@ -110,7 +110,7 @@ def test_a_check_that_files_do_not_decide_is_not_counted_as_one_that_failed(fold
     result = Result.load(folders["measure"])
     step = replace(result.step, matched_by="order", order_confirmed=None)
     (words,) = (s.text for s in replace(result, step=step).sentences() if "passed" in s.text)
-    assert words.startswith("4 of 4 checks passed, and what these files have does not decide")
+    assert words.startswith("4 of 4 checks passed; these files cannot decide")
     assert "optimizer state" in words
 
 

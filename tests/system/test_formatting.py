@@ -1,8 +1,12 @@
 import math
+import re
+from pathlib import Path
 
 import pytest
 
 from isentrope.system.formatting import PAGE, TERMINAL, listed, percent, power_of_ten
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -27,9 +31,35 @@ def test_numbers_are_short(value, terminal, page):
     assert PAGE.number(value) == page
 
 
-def test_an_error_has_fewer_digits_than_its_value():
-    assert TERMINAL.with_error(-1.234, 0.567) == "-1.23 ± 0.6"
-    assert PAGE.with_error(-1.234, 0.567) == "−1.23 ± 0.57"
+@pytest.mark.parametrize(
+    ("value", "se", "terminal", "page"),
+    [
+        (-1.234, 0.567, "-1.2 ± 0.6", "−1.23 ± 0.57"),
+        (53.6, 11.2, "54 ± 11", "54 ± 11"),
+        (0.0139, 0.099, "0.014 ± 0.099", "0.014 ± 0.099"),
+        (1372.0, 412.0, "1372 ± 412", "1372 ± 412"),
+        (-9.77e-6, 8.2e-7, "(-9.8 ± 0.8)e-06", "(−9.77 ± 0.82)·10⁻⁶"),
+        (-3e-9, 2e-7, "(0 ± 2)e-07", "(0.0 ± 2.0)·10⁻⁷"),
+        (2.5e7, 3e6, "(2.5 ± 0.3)e+07", "(2.50 ± 0.30)·10⁷"),
+        (-0.004, 0.3, "0.0 ± 0.3", "0.00 ± 0.30"),
+        (1.0, 0.0, "1 ± 0", "1 ± 0"),
+        (1.0, 1e-15, "1 ± 1e-15", "1 ± 1·10⁻¹⁵"),
+    ],
+)
+def test_a_value_and_its_error_end_at_one_decimal(value, se, terminal, page):
+    assert TERMINAL.with_error(value, se) == terminal
+    assert PAGE.with_error(value, se) == page
+
+
+def test_no_error_is_a_power_of_ten_beside_a_value_that_is_none():
+    for power in range(-12, 12):
+        for leading in (1.0, 1.4, 9.6, 9.96):
+            for ratio in (0.01, 1.0, 70.0):
+                se = leading * 10.0**power
+                left, right = TERMINAL.with_error(ratio * se, se).strip("()").split(" ± ")
+                right = right.split(")")[0]
+                assert "e" not in left + right
+                assert len(left.partition(".")[2]) == len(right.partition(".")[2])
 
 
 def test_what_is_missing_is_a_dash():
@@ -60,3 +90,12 @@ def test_shares_and_lists():
     assert [percent(x) for x in (0.6, 0.014, -0.5)] == ["60\u00a0%", "1.4\u00a0%", "−50\u00a0%"]
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
+
+
+def test_no_other_place_writes_an_error_in_digits_of_its_own():
+    """`{x:.3g} ± {se:.1g}` prints 53.6 ± 1e+01."""
+    own_digits = re.compile(r"[eg]\}\s?±\s?\{")
+    folders = ("src/isentrope", "studies", "validation", "benchmarks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 400
+    assert not [str(path) for path in files if own_digits.search(path.read_text("utf-8"))]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
+from isentrope.system.formatting import Format
 from isentrope.system.one_line import one_line
 
 HANDFUL = 10
@@ -269,8 +270,10 @@ class Estimate:
         interval = (
             f"[{self.ci_low:.4g}, {self.ci_high:.4g}]" if math.isfinite(self.ci_low) else "[-]"
         )
-        return f"{self.value:.4g} ± {self.se:.2g} {interval} {self.unit}"
+        return f"{_AS_TEXT.with_error(self.value, self.se)} {interval} {self.unit}"
 
+
+_AS_TEXT = Format(typeset=False, error_digits=2)
 
 _LONG = (
     "its interval is long for that reason, and another batch may hold others that weigh as much."

@@ -19,6 +19,7 @@ from isentrope.policy.record_causes import Record, RecordFault, cause_of, imposs
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.argument_types import refuse_other_types
+from isentrope.system.formatting import TERMINAL
 from isentrope.system.one_line import one_line, plural
 
 
@@ -46,7 +47,7 @@ class LogprobCheck:
     p_value: float = math.nan
 
     def __repr__(self) -> str:
-        ratio = f"mean π/π_s {self.mean_ratio:.4g} ± {self.standard_error:.2g}"
+        ratio = f"mean π/π_s {TERMINAL.with_error(self.mean_ratio, self.standard_error)}"
         return one_line(
             self, self.fault or "sound", f"{plural(self.tokens, 'token')}, {ratio}", self.sentence
         )
@@ -136,7 +137,8 @@ def check_scored(policy: Policy, rollouts: Rollouts, scores: Scores) -> LogprobC
     cause = cause_of(Record(policy, rollouts, scores, test))
     measured = (
         f"The sampler's log-probabilities differ from the policy's by {gap:.2g} nats per token "
-        f"(root mean square), and the mean of π/π_s is {test.mean:.3g} ± {test.standard_error:.1g}"
+        f"(root mean square), and the mean of π/π_s is "
+        f"{TERMINAL.with_error(test.mean, test.standard_error)}"
     )
     if cause is None:
         words = f"{measured}, as it can be for draws of another policy, such as an earlier one."

@@ -1,10 +1,10 @@
 """Numbers as text: values, errors, intervals and shares, for a terminal and for a page.
 
-    TERMINAL    -0.00183 ± 0.0002    [-0.0024, 2.1e-07]    1.4 %
-    PAGE        −0.00183 ± 0.0002    [−0.0024, 2.1·10⁻⁷]   1.4 %
+    TERMINAL    -0.0018 ± 0.0002     (-1.8 ± 0.2)e-07       [-0.0024, 2.1e-07]    1.4 %
+    PAGE        −0.00183 ± 0.00021   (−1.83 ± 0.21)·10⁻⁷    [−0.0024, 2.1·10⁻⁷]   1.4 %
 
-A number that is missing is a dash. Where one end of an interval is missing it is infinite, because
-JSON has no infinity.
+A value and its error end at one decimal, which the error decides. A number that is missing is a
+dash. Where one end of an interval is missing it is infinite, because JSON has no infinity.
 """
 
 import json
@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 MISSING = "–"
+SMALLEST_DECIMAL = 1e-4
+LARGEST_DECIMAL = 1e5
+"""Between these a value and its error are written without a power of ten."""
+MOST_DECIMALS = 6
+"""Decimals beyond which a number below 0.1 has a power of ten."""
+LARGEST_RATIO = 6
+"""Powers of ten between a value and its error beyond which the value keeps its own digits."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -22,11 +29,13 @@ class Format:
     """One way of writing numbers.
 
     Attributes:
-        typeset: Whether minus signs, infinities and powers of ten are typeset, and errors have two
-            digits; otherwise they are as Python prints them, and errors have one.
+        typeset: Whether minus signs, infinities and powers of ten are typeset; otherwise they are
+            as Python prints them.
+        error_digits: Digits of an error; one that begins with a 1 has two.
     """
 
     typeset: bool
+    error_digits: int
 
     def number(self, value: float | None, digits: int = 3) -> str:
         """A number in few characters.
@@ -43,18 +52,37 @@ class Format:
         return _typeset(value, digits) if self.typeset else f"{value:.{digits}g}"
 
     def with_error(self, value: float | None, se: float | None) -> str:
-        """A value and its standard error.
+        """A value and its standard error, in the same number of decimals.
 
         Args:
             value: The value, or None where there is none.
             se: Its standard error, or None where there is none.
 
         Returns:
-            For example "-2.24 ± 0.1"; a dash without a value.
+            For example "-2.2 ± 0.3", "54 ± 11" or "(-1.8 ± 0.2)e-07"; a dash without a value.
         """
         if value is None or math.isnan(value):
             return MISSING
-        return f"{self.number(value)} ± {self.number(se, 1 + self.typeset)}"
+        size = max(abs(value), se or 0.0)
+        if not se or not math.isfinite(se) or not math.isfinite(size):
+            return f"{self.number(value)} ± {self.number(se)}"
+        leading = f"{se:.0e}"[0]
+        digits = 2 if leading == "1" else self.error_digits
+        power = int(f"{se:.{digits - 1}e}".split("e")[1])  # of ten, of the error's first digit
+        if math.log10(size) - power > LARGEST_RATIO:
+            return f"{self.number(value)} ± {self.number(se, digits)}"
+        few = digits - 1 - power <= MOST_DECIMALS or size >= 0.1
+        short = few and SMALLEST_DECIMAL <= size < LARGEST_DECIMAL
+        exponent = 0 if short else int(f"{size:e}".split("e")[1])
+        scale = 10.0**exponent
+        decimals = max(digits - 1 - power + exponent, 0)
+        rounded = round(value / scale, decimals) + 0.0  # no "-0"
+        both = f"{rounded:.{decimals}f} ± {se / scale:.{decimals}f}"
+        if self.typeset:
+            both = both.replace("-", "−")
+        if short:
+            return both
+        return f"({both})" + (f"·{power_of_ten(scale)}" if self.typeset else f"e{exponent:+03d}")
 
     def interval(self, low: float | None, high: float | None) -> str:
         """An interval.
@@ -86,8 +114,8 @@ def finite(content: Any) -> Any:
     return json.JSONDecoder(parse_constant=lambda _: None).decode(json.dumps(content))
 
 
-TERMINAL = Format(typeset=False)
-PAGE = Format(typeset=True)
+TERMINAL = Format(typeset=False, error_digits=1)
+PAGE = Format(typeset=True, error_digits=2)
 
 
 def _typeset(value: float, digits: int) -> str:

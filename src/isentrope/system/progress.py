@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
+from isentrope.system.formatting import TERMINAL
 from isentrope.system.log import log
 from isentrope.system.processes import speaks
 
@@ -170,7 +171,9 @@ class Progress:
             if f"probe/{name}" in metrics:
                 value, error = (metrics[f"probe/{name}{end}"] for end in ("", "_se"))
                 symbol = "ηδH₁" if name == "first_order" else "ΔH"
-                reading = f"{symbol} {value:+.1e} ± {error:.0e} (step {metrics['step']:.0f})"
+                reading = (
+                    f"{symbol} {TERMINAL.with_error(value, error)} (step {metrics['step']:.0f})"
+                )
             parts = "reward {reward:.3f}", "entropy {entropy:.3f}", reading
             speed = "{tokens_per_second:.0f} tokens/s"
             return [part.format(**metrics) for part in (*parts, speed) if part]

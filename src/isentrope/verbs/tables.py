@@ -14,7 +14,7 @@ from isentrope.planning.plan import Plan
 from isentrope.results.answers.blocks import Printed, Table
 from isentrope.results.answers.evaluate import evaluation_sentence
 from isentrope.run.evaluation_folder import EvaluationResult
-from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
+from isentrope.system.formatting import MISSING, TERMINAL, gigabytes, known, sizes_in_words
 
 MARKS = {True: "ok", False: "FAIL", None: "-"}
 
@@ -141,10 +141,9 @@ def _value(estimate: Estimate | None) -> float | None:
 
 
 def _measured(estimate: Estimate | None) -> str:
-    if estimate is None or known(estimate.value) is None:
+    if estimate is None:
         return MISSING
-    error = MISSING if known(estimate.se) is None else f"{estimate.se:.1g}"
-    return f"{estimate.value:.3g}±{error}"
+    return TERMINAL.with_error(known(estimate.value), known(estimate.se)).replace(" ± ", "±")
 
 
 SOURCES = (
@@ -183,7 +182,15 @@ _PARTS = (
 
 
 def printed_plans(plans: Sequence[Plan]) -> Printed:
-    """A table per plan, and one of all where there are several."""
+    """What fits, a table per plan, and one of all where there are several."""
+    if plans:
+        most = max(plans, key=lambda plan: plan.peak)
+        fitting = sum(plan.fits for plan in plans)
+        fit = "All of it fits" if fitting == len(plans) else f"{fitting} of {len(plans)} verbs fit"
+        yield (
+            f"{fit} into {gigabytes(most.memory)}: {most.verb} takes most, {gigabytes(most.peak)}; "
+            f"its time is {_time(most.seconds)}."
+        )
     if len(plans) > 1:
         verbs = (
             Column("verb", "verb", left=True),

@@ -145,6 +145,6 @@ def test_a_step_on_masked_responses_alone_has_no_record_and_the_next_one_has(tmp
 
     made.compute_loss = compute_loss
     recorded(made)
-    assert "checkpoint-1 is masked" in caplog.text
+    assert "checkpoint-1 masks every response" in caplog.text
     assert not (tmp_path / "out" / "checkpoint-1" / "next_update").exists()
     assert replay_error(tmp_path, 2) < 1e-4

@@ -16,6 +16,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.shown_rollouts import RESPONSES_SHOWN, cell_text
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.figures import figure_of
+from isentrope.system.formatting import TERMINAL
 from isentrope.system.html_table import html_table
 from isentrope.system.one_line import changed_fields, one_line, plural
 
@@ -125,7 +126,8 @@ class Influence:
         table = self.to_frame()
         top = table.loc[table["delta_h"].abs().nlargest(RESPONSES_SHOWN).index]
         numbers = [
-            f"{x:.3g} ± {se:.2g}" for x, se in zip(top["delta_h"], top["delta_h_se"], strict=True)
+            TERMINAL.with_error(*pair)
+            for pair in zip(top["delta_h"], top["delta_h_se"], strict=True)
         ]
         texts = [cell_text(text) for text in top["text"]]
         columns = [map(str, top["sequence"]), map(str, top["prompt"]), numbers, texts]
