@@ -8,6 +8,7 @@ from rich.console import Console
 
 from isentrope import MeasureResult, NoiseResult
 from isentrope.cli.console import show
+from isentrope.system.formatting import TERMINAL
 from tests.reports.made_up import estimate, influence, loaded, measure, noise, tables
 
 
@@ -24,8 +25,8 @@ def printed(tmp_path, **more):
 def test_listed_sizes_are_shrunk_and_said_to_be(tmp_path):
     said, tokens = printed(tmp_path, listed_share={"tokens": 0.5})
     lowest = tokens["delta_h"].min()
-    assert f"{lowest / 2:.3g} ± {math.hypot(0.01, lowest / 2):.1g}" in said
-    assert f"{lowest:.3g} ±" not in said
+    assert TERMINAL.with_error(lowest / 2, math.hypot(0.01, lowest / 2)) in said
+    assert TERMINAL.with_error(lowest, math.hypot(0.01, lowest / 2)) not in said
     assert "delta_h x 0.50" in said
     assert "tokens.parquet has what was measured" in said
 
@@ -68,6 +69,28 @@ def test_a_noise_scale_without_a_value_has_its_reason_below_the_table(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     show(console, NoiseResult.printed([loaded(tmp_path, content)[0]]))
     assert "no value     the squared mean came out below 0" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (None, "A batch of 8 prompts is large enough"),
+        (4, "Training's batch of 4 prompts is too small"),
+        (24, "Training's batch of 24 prompts is large enough"),
+    ],
+)
+def test_the_batch_that_is_judged_is_trainings(tmp_path, trained, said):
+    """Half of the groups have no advantage, and the scale counts those that have one."""
+    scale = {"b_simple": estimate(5.0, unit="prompts") | {"ci_low": 3.0, "ci_high": 7.0}}
+    content = noise() | {"preconditioned": scale}
+    content["batches"]["B_U"] = 8
+    content["step"]["param_groups"] = [{"momentum": 0.0}]
+    content["batches"]["U"] |= {"drawn": 16, "rejected": 8}
+    if trained is not None:
+        content["settings"]["prompts_per_step"] = trained
+    sentence = loaded(tmp_path, content)[0].sentences()[0].text.replace("\u00a0", " ")
+    assert said in sentence
+    assert ("as 8 of 16 drawn here" in sentence) == (trained is not None)
 
 
 @pytest.mark.parametrize("several", [False, True])

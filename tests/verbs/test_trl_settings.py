@@ -289,3 +289,13 @@ def test_a_missing_reward_function_is_refused_and_one_of_another_name_is_noted(t
     assert "those given here right" in found.notes[-1]
     contract(trained)  # of `isentrope train`, which names its task
     assert not settled(trained, given("right"))[1].obstacles
+
+
+def test_a_drawn_batch_of_another_size_than_trainings_is_said(trained):
+    sizes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    with_arguments(trained, num_generations=4, **sizes)
+    assert settled(trained)[1].prompts_per_step == 4
+    (note,) = (x for x in settled(trained, "batch_config.B_U=6")[1].notes if x.startswith("U has"))
+    assert "a step of training has 4, whose gradient has more noise" in note
+    notes = settled(trained, "batch_config.B_U=4")[1].notes
+    assert not any(x.startswith("U has") for x in notes)

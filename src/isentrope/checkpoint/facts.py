@@ -135,6 +135,12 @@ class CheckpointFacts:
         """The trainer's arguments by name; empty where no file has them."""
         return {} if self.arguments is None else self.arguments.fields
 
+    @property
+    def prompts_per_step(self) -> int | None:
+        """Prompt groups of a step of another trainer, whether they have an advantage or not."""
+        foreign = None if self.contract else self.arguments
+        return None if foreign is None else foreign.prompts_per_step
+
     @cached_property
     def settings(self) -> dict[str, Setting]:
         """Training's settings by key of the configuration, each with the file that says it."""

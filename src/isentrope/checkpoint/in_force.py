@@ -42,6 +42,8 @@ class SettingsInForce:
         obstacles: Keys that differ from training, and what training's step has beside.
         notes: Sentences on smaller differences.
         reward_notes: Those of them that are on reward functions.
+        prompts_per_step: Prompt groups of a step of another trainer, those without an advantage
+            too; None where no file says how many.
         made_from: Digests of what the results depend on, by part.
     """
 
@@ -50,6 +52,7 @@ class SettingsInForce:
     obstacles: tuple[Obstacle, ...] = ()
     notes: tuple[str, ...] = ()
     reward_notes: tuple[str, ...] = ()
+    prompts_per_step: int | None = None
     made_from: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

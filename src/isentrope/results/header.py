@@ -121,11 +121,14 @@ class SettingsRecord:
         keys: Where each came from.
         differs: What is not as in training.
         ignored: Names that were allowed to differ.
+        prompts_per_step: Prompt groups of a step of another trainer, those without an advantage
+            too; None where no file says how many.
     """
 
     keys: dict[str, Origin] = field(default_factory=dict)
     differs: tuple[Obstacle, ...] = ()
     ignored: tuple[str, ...] = ()
+    prompts_per_step: Absent[int] = None
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,12 @@ def _make_header(
         estimator=EstimatorRecord(
             estimator.functional, estimator.options.method, estimator.confidence
         ),
-        settings=SettingsRecord(dict(settings.origins), settings.obstacles, settings.ignored),
+        settings=SettingsRecord(
+            dict(settings.origins),
+            settings.obstacles,
+            settings.ignored,
+            settings.prompts_per_step,
+        ),
         step=StepSummary(
             objective=estimator.objective,
             learning_rate=step.learning_rate,

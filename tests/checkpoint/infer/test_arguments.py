@@ -56,6 +56,20 @@ def test_every_plain_argument_of_trl_is_read_as_torch_reads_it(tmp_path):
     assert read.fields["lr_scheduler_type"] == "cosine"
 
 
+@pytest.mark.parametrize(("sequences", "passes", "generations"), [(8, 1, 8), (4, 6, 8), (16, 3, 4)])
+def test_the_prompts_of_a_step_are_those_that_trl_draws_for_it(
+    tmp_path, sequences, passes, generations
+):
+    args = grpo(
+        tmp_path,
+        per_device_train_batch_size=sequences,
+        gradient_accumulation_steps=passes,
+        num_generations=generations,
+    )
+    read = read_training_arguments(saved(tmp_path, args))
+    assert read.prompts_per_step == args.generation_batch_size // args.num_generations
+
+
 def test_a_number_in_a_tensor_is_no_missing_argument(tmp_path):
     args = grpo(tmp_path)
     args.beta = torch.tensor(0.5)

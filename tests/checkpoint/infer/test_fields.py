@@ -84,7 +84,7 @@ MAY_NAME_FIELDS = {
         "deepspeed entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target "
         "epsilon_high fp16 fsdp importance_sampling_level use_adaptive_entropy"
     ),
-    "probe": ("generation_kwargs max_completion_length num_iterations use_vllm"),
+    "probe": ("generation_kwargs max_completion_length num_iterations reward_weights use_vllm"),
     "run": (
         "adam_beta1 adam_beta2 adam_epsilon epsilon_high lr_scheduler_kwargs "
         "lr_scheduler_type max_steps num_iterations optim_args scale_rewards use_cache "

@@ -71,6 +71,20 @@ class SavedArguments:
         plain = self.kind in ("TrainingArguments", "Seq2SeqTrainingArguments")
         return "sft" if plain or "completion_only_loss" in names else "other"
 
+    @property
+    def prompts_per_step(self) -> int | None:
+        """Prompt groups of one step; None where the arguments do not say how many.
+
+        As transformers has it: sequences of a pass, times passes, times processes.
+        """
+        passes = self.fields.get("gradient_accumulation_steps") or 1
+        sequences = self.fields.get("per_device_train_batch_size")
+        group_size = self.fields.get("num_generations")
+        if self.trainer not in ("grpo", "rloo") or not (sequences and group_size):
+            return None
+        prompts, rest = divmod(sequences * passes * self.processes, group_size)
+        return prompts or None if rest == 0 else None
+
 
 def read_training_arguments(path: Path) -> SavedArguments:
     """Read training_args.bin.

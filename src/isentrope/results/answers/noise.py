@@ -17,6 +17,7 @@ from isentrope.results.answers.words import with_interval
 from isentrope.results.results import NoiseResult
 from isentrope.results.tables import NoiseRow
 from isentrope.system.formatting import known
+from isentrope.system.one_line import plural
 
 LARGE_ENOUGH = "Is the batch large enough?"
 SIGN = "Is its sign certain?"
@@ -32,11 +33,11 @@ def _step(result: NoiseResult) -> Iterator[Sentence]:
     scale = result.preconditioned.get("b_simple")
     if scale is None:
         return
-    prompts = result.batches.B_U
+    name, prompts, shares = _batch(result)
     low = known(scale.ci_low)
     high = known(scale.ci_high)
     if low is None and high is None:
-        text = f"Whether {prompts} prompts are enough for a step is not known: {_reason(scale)}."
+        text = f"Whether {name} is large enough for a step is not known: {_reason(scale)}."
         yield Sentence(text, "doubt", LARGE_ENOUGH)
         return
     averaged = averaged_batches(result.step.param_groups)
@@ -51,10 +52,31 @@ def _step(result: NoiseResult) -> Iterator[Sentence]:
         Range(seen, least / (least + seen), 1.0 if high is None else most / (most + seen))
     )
     text = (
-        f"A batch of {prompts} prompts{averaged_in_words(averaged)} is {verdict} for this step: "
-        f"noise equals signal at {with_interval(scale)} prompts, in the optimizer's metric."
+        f"{name[:1].upper()}{name[1:]}{averaged_in_words(averaged)} is {verdict} for this step: "
+        f"noise equals signal at {with_interval(scale)} prompts{shares}, in the optimizer's metric."
     )
     yield Sentence(text, "doubt" if verdict == "borderline" else "fact", LARGE_ENOUGH)
+
+
+def _batch(result: NoiseResult) -> tuple[str, float, str]:
+    """The batch in question, its prompts with an advantage, and how these were counted.
+
+    Returns:
+        Name, number, and words; none where all have an advantage.
+    """
+    trained = result.settings.prompts_per_step
+    U = result.batches.U
+    if trained is None or not U.drawn:
+        prompts = result.batches.B_U
+        return f"a batch of {plural(prompts, 'prompt')}", prompts, ""
+    # another trainer's batch has groups without an advantage, which add nothing; U has none
+    useful = U.drawn - (U.rejected or 0)
+    of_those_drawn = f" with an advantage, as {useful} of {U.drawn} drawn here"
+    return (
+        f"training's batch of {plural(trained, 'prompt')}",
+        trained * useful / U.drawn,
+        of_those_drawn if useful < U.drawn else "",
+    )
 
 
 def _sign(result: NoiseResult) -> Iterator[Sentence]:
