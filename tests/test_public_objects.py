@@ -25,7 +25,7 @@ NUMBER = ise.Estimate(
     unit="nats per token per η",
     method="prefix",
 )
-INTERVAL = "-4.312 ± 0.75 [-5.812, -2.812] nats per token per η"
+INTERVAL = "-4.31 ± 0.75 [-5.812, -2.812] nats per token per η"
 BATCH = cases.ragged(24).with_columns(
     rewards=torch.ones(24), advantages=torch.ones(24), prompt_keys=[HOSTILE] * 24
 )
@@ -143,7 +143,7 @@ def test_an_entropy_change_shows_the_first_order_with_its_interval():
 
 def test_a_fact_that_does_not_fit_ends_after_its_first_clause_or_is_left_out():
     check = ise.LogprobCheck("shifted", f"One off: {'a' * 200}.", 812, 0.1, 1.01, 0.2, 0.5)
-    assert repr(check) == ("<LogprobCheck: shifted; 812 tokens, mean π/π_s 1.01 ± 0.2; One off; …>")
+    assert repr(check) == ("<LogprobCheck: shifted; 812 tokens, mean π/π_s 1.0 ± 0.2; One off; …>")
     wide = replace(NUMBER, unit="a" * 300)
     assert repr(ise.NoiseScale(wide, wide, wide, torch.eye(24))) == "<NoiseScale: of 24 units; …>"
 

@@ -101,9 +101,10 @@ def test_groups_of_compose_sum_to_the_gradients_of_the_whole_batch(of_compose, m
     assert len(pair.shares) == 16
 
 
-def test_a_step_without_an_edge_has_its_sentence_in_the_table():
+def test_a_step_without_an_edge_has_its_sentence_below_the_table():
     sentence = "There is no frontier from 64 prompts."
     unknown = Estimate(0.5, 0.1, math.nan, math.nan, 64, "share", "jackknife")
     edge = SimpleNamespace(missing=(sentence,), reached=unknown)
     result = {"by_size": {12: edge}, "places": {}, "rate": 1e-2, "seconds": 1.0}
-    assert f"| `compose`, step 50 | 12 | {sentence} |" in frontier.page({"compose_50": result})
+    page = frontier.page({"compose_50": result})
+    assert f"\n\n`compose`, step 50, U of 12: {sentence}\n" in page

@@ -168,7 +168,7 @@ def test_a_wide_terminal_has_every_column(case, tmp_path):
 
 def test_at_80_columns_the_change_stands_whole_with_its_interval(tmp_path):
     said = printed(swept, tmp_path, 80)
-    assert "-5.29e-05 ± 3e-06" in said
+    assert "(-5.3 ± 0.3)e-05" in said
     assert "[-5.5e-05, -5.1e-05]" in said
     assert "  not shown    " in said
 

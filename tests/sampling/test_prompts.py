@@ -29,7 +29,7 @@ def test_a_prompts_own_key_and_token_ids_win(policy):
         ([[]], "non-empty 1-D list"),
         ([[0.5]], "non-empty 1-D list"),
         ([[[3]]], "non-empty 1-D list"),
-        ([{"prompt": "x"}], "a Prompt, a text or token ids"),
+        ([{"text": "x"}], "A row of prompts"),
     ],
 )
 def test_what_is_not_a_prompt_is_refused(policy, prompts, message):

@@ -31,4 +31,4 @@ def test_the_page_counts_what_is_supported():
     ]
     text = architectures.page(outcomes, "command")
     assert "1 of 2" in text
-    assert "refused: isentrope does not support two" in text
+    assert "| two | RMSNorm | – | tied | isentrope does not support two |" in text
