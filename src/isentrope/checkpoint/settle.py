@@ -34,7 +34,6 @@ from isentrope.checkpoint.infer.unshown import notes_on_arguments
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.nouns.choices import ADVANTAGES_OF, RECORDED, SFT
 from isentrope.sampling.tasks.names import function_names
-from isentrope.system.one_line import plural
 
 _SECTIONS = ("sampling", "batch_config", "estimator")
 _OBJECTIVE = "estimator.objective"
@@ -96,7 +95,9 @@ def settle(
         obstacles.append(Obstacle("replayable", words))
     if checkpoint.arguments is not None:
         obstacles += obstacles_of(checkpoint.arguments, use)
-    notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
+    prompts = checkpoint.prompts_per_step
+    drawn = config.batch_config.B_U if batch.drawn else None
+    notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled, drawn, prompts)
     reward_notes: list[str] = []
     if functions.trained:
         computed = not (objective in _NEEDED or batch.has_rewards or batch.has_advantages)
@@ -108,14 +109,6 @@ def settle(
         filled[_OPTIONS] = {**config.batch_config.dataset_options, "weights": weights}
         origins[f"{_OPTIONS}.weights"] = Origin(weights, TRAINING_ARGS, weights)
     in_force = _fill(config, filled)
-    drawn = config.batch_config.B_U
-    prompts = checkpoint.prompts_per_step
-    if batch.drawn and prompts is not None and prompts != drawn:
-        notes.append(
-            f"U has {plural(drawn, 'prompt')}, and a step of training has {prompts}, whose "
-            f"gradient has {'more' if prompts < drawn else 'less'} noise "
-            f"(batch_config.B_U={prompts} draws as many)."
-        )
     notes += reward_notes
     return SettingsInForce(
         in_force, origins, tuple(obstacles), tuple(notes), tuple(reward_notes), prompts

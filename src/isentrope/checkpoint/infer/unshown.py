@@ -12,6 +12,7 @@ from isentrope.checkpoint.infer.step import Use
 from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.system.one_line import plural
 
 _SHORT = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16"}
 
@@ -22,7 +23,11 @@ def template_of(args: Any) -> Mapping[str, Any]:
 
 
 def notes_on_arguments(
-    fields: Mapping[str, Any], use: Use, uncontrolled: str | None = None
+    fields: Mapping[str, Any],
+    use: Use,
+    uncontrolled: str | None = None,
+    drawn: int | None = None,
+    trained: int | None = None,
 ) -> list[str]:
     """Small or unknown differences of training's step and the computed one.
 
@@ -30,6 +35,8 @@ def notes_on_arguments(
         fields: The trainer's arguments; empty where they are not known.
         use: How the step is computed.
         uncontrolled: The objective without the run's control, where the step is that one's.
+        drawn: Prompts of U, where it is drawn here.
+        trained: Prompts of a step of training, where they are known.
 
     Returns:
         A sentence on each.
@@ -66,6 +73,12 @@ def notes_on_arguments(
         notes.append(
             f"{TRAINING_ARGS} sets {', '.join(sorted(unknown))}, which this version does not "
             "know: compare one step with training's own if that changes the loss."
+        )
+    if drawn is not None and trained is not None and drawn != trained:
+        notes.append(
+            f"U has {plural(drawn, 'prompt')}, and a step of training has {trained}, whose "
+            f"gradient has {'more' if trained < drawn else 'less'} noise "
+            f"(batch_config.B_U={trained} draws as many)."
         )
     return notes
 
