@@ -10,9 +10,7 @@ from isentrope.checkpoint.infer.passed import SHARDING, managed_fields
 from isentrope.config.control_fields import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.config.trl_fields import (
-    trainer_options,
-)
+from isentrope.config.trl_fields import trainer_options
 from isentrope.system.extras import MissingPackageError
 from isentrope.system.processes import on_one_gpu, one_process, world_size
 

@@ -163,8 +163,7 @@ class Alarm(SavedFields, TrainerCallback):
             f"({100 * confidence:.4g} % interval {100 * low:+.2g} to {100 * high:+.2g}){change}."
             f"{_describe_half_life(*map(_find_half_life, (mean, low, high)))}{concentration} "
             "Candidates: a control of entropy (the section control), or other settings of the one "
-            "that is on, a lower "
-            "training.learning_rate, or a stop here."
+            "that is on, a lower training.learning_rate, or a stop here."
         )
 
     def _detect_change(self) -> str:

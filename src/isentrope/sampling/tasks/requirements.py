@@ -63,10 +63,7 @@ def require_task(
     if name in TASKS or (sources[0] is not None and sources[0].is_class):
         if sources[0] is not None:
             require_arguments(name, sources[0].signature.parameters, path, options)
-        if name == "prompts":
-            if share := options.get("test_share"):
-                require_share(share, split, path)
-        elif name in TASKS:
+        if name in TASKS and name != "prompts":
             resolve_name(TASKS[name]).require_values(split, options)
     elif len(functions) == len(parts):
         require_reward_options(name, options)
@@ -74,8 +71,9 @@ def require_task(
             raise ValueError(needs_prompts(parts[0]))
         if options.get("weights") is not None:
             require_weights(options["weights"], len(parts))
-        if share := options.get("test_share"):
-            require_share(share, split, path)
+    of_file = name == "prompts" or len(functions) == len(parts)
+    if of_file and (share := options.get("test_share")):
+        require_share(share, split, path)
     if path is None or not Path(path).is_file():
         return
     forms = [
