@@ -12,7 +12,8 @@ behind the policy where the step lowers reward. It has the interval of a share (
 given where δJ₂ is far enough from zero for one, whatever the sign of δJ₁: given only where δJ₁ is
 shown to be positive, it covered down to .65 near that switch (docs/results/choices.md). v is the
 step of a batch of B prompts, whose noise is in δJ₂: η_top is the best rate at that B, and not that
-of a step without noise (T8)."""
+of a step without noise (T8).
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
