@@ -55,7 +55,7 @@ from isentrope.control.trial import Trial
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import confidence_of_each, t_quantile
-from isentrope.results.answers.words import has_interval, with_interval
+from isentrope.results.answers.blocks import has_interval, with_interval
 from isentrope.results.attributions import SHRUNK, Attempt
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.trial_frontier import TrialFrontier

@@ -7,7 +7,7 @@ import pytest
 
 from isentrope import Estimate
 from isentrope.reports.panel import Panel, Source, difference, differences
-from isentrope.results.answers.words import with_interval
+from isentrope.results.answers.blocks import with_interval
 from isentrope.results.header import Provenance
 from tests.reports import made_up
 

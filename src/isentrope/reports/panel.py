@@ -32,7 +32,7 @@ from isentrope.reports.drawing import (
     Series,
     with_shapes,
 )
-from isentrope.results.answers.words import from_to, has_interval, short, with_interval
+from isentrope.results.answers.blocks import from_to, has_interval, short, with_interval
 from isentrope.results.header import Provenance
 from isentrope.system.formatting import known
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import DOTS, Bars, Chart, Series
 from isentrope.reports.picture import Picture
-from isentrope.results.answers.words import has_interval, short, with_interval
+from isentrope.results.answers.blocks import has_interval, short, with_interval
 
 NEAREST = 3
 """Units of a figure in which one value is kept."""

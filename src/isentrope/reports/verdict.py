@@ -14,10 +14,9 @@ from isentrope.results.answers.blocks import Sentence
 from isentrope.results.answers.checks import TRUST, trust_sentence
 from isentrope.results.answers.classes import WHICH_TOKENS
 from isentrope.results.answers.evaluate import TRAINING, evaluation_sentence
-from isentrope.results.answers.first_order import FIRST_ORDER
+from isentrope.results.answers.first_order import FIRST_ORDER, WHO
 from isentrope.results.answers.influence import WHOSE_PROMPTS
 from isentrope.results.answers.measure import HOW_MUCH, PRICE
-from isentrope.results.answers.parts import WHO
 from isentrope.results.results import AuditResult, InfluenceResult, MeasureResult, NoiseResult
 
 QUESTIONS = (

@@ -11,13 +11,14 @@ the noise that both share cancels.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from isentrope.attribution.frontier.deleted_groups import DeletedGroups
 from isentrope.attribution.frontier.edge import Edge, square_length
 from isentrope.nouns.estimate import NET_SHARE, Estimate
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import Vector
 
 
@@ -94,3 +95,21 @@ def place_part(edge: Edge, part: Vector, plain: Tensor, confidence: float = 0.95
         lost=estimate("lost"),
         lost_over_plain=compared("lost", edge.unit("lost")),
     )
+
+
+def widened(number: Estimate, confidence: float) -> Estimate:
+    """A number of a place with the interval of a larger coverage.
+
+    Args:
+        number: `reached`, or a difference from the plain step, with its t-interval.
+        confidence: The coverage, where the place was chosen among several.
+
+    Returns:
+        The number; unchanged where it has no degrees of freedom.
+    """
+    if number.degrees_of_freedom is None:
+        return number
+    half = t_quantile(number.degrees_of_freedom, confidence) * number.se
+    low = min(number.ci_low, number.value - half)
+    high = max(number.ci_high, number.value + half)
+    return replace(number, ci_low=low, ci_high=high)

@@ -17,7 +17,7 @@ A proxy without sign has sizes and overlap@q, and its negative_share@q is on the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -29,6 +29,8 @@ Statistic = tuple[float, tuple[Array, ...]]
 """A number, and the amounts (n,) of the items over which it is a sum, of one set or of two; none
 for ranks and signs, which are spread over all items."""
 
+
+_NEARLY_ONE = 1 - 1e-12
 
 MEASURED_ROW = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""
@@ -204,3 +206,16 @@ def statistics(
             value, sets = table[proxy, kind]
             table[proxy, f"{kind}_corrected"] = value / reliability, sets
     return table
+
+
+def even_scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
+    """The scale g on which the draws of a statistic spread evenly (`audit`), and its inverse."""
+    if name.endswith("_corrected"):  # may be above 1
+        return np.asarray, float
+    if name.startswith(("pearson", "spearman")):
+        return lambda r: np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE)), np.tanh
+    quarter = math.pi / 2
+    return (
+        lambda p: np.arcsin(np.sqrt(np.clip(p, 0.0, 1.0))),
+        lambda a: math.sin(min(max(a, 0.0), quarter)) ** 2,
+    )

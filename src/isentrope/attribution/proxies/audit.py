@@ -32,8 +32,8 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ from isentrope.attribution.mid_ranks import Array
 from isentrope.attribution.proxies.agreement import (
     MEASURED_ROW,
     Statistic,
+    even_scale,
     halves_of,
     statistics,
     top_counts,
@@ -53,12 +54,11 @@ from isentrope.attribution.proxies.audit_table import AuditRow
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.proxies.score_column import ScoreColumn
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
-from isentrope.nouns.freedom import held_by_few, participation, t_quantile
+from isentrope.nouns.freedom import confidence_of_each, held_by_few, participation, t_quantile
 from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import changed_fields, one_line, plural
 
 BOOTSTRAP = "cluster bootstrap over prompts"
-_NEARLY_ONE = 1 - 1e-12
 
 MIN_SPREAD = 15
 """Prompts, if equal ones, over which a top must be spread for a valid bootstrap error."""
@@ -236,7 +236,7 @@ class _Sample:
         if enough and trusted:
             if name.startswith("negative_share"):
                 spread = min(spread, self._spread([np.maximum(-self.measured.values, 0.0)]))
-            there, back = _scale(name)
+            there, back = even_scale(name)
             df = max(spread - 1, 1.0)
             half = t_quantile(df, self.confidence) * there(finite).std(ddof=1)
             middle = float(there(np.array(value)))
@@ -274,14 +274,24 @@ class _Sample:
         return min(equal, default=float(self.prompts))
 
 
-def _scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
-    """The scale g of a statistic, and its inverse."""
-    if name.endswith("_corrected"):  # may be above 1
-        return np.asarray, float
-    if name.startswith(("pearson", "spearman")):
-        return lambda r: np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE)), np.tanh
-    quarter = math.pi / 2
-    return (
-        lambda p: np.arcsin(np.sqrt(np.clip(p, 0.0, 1.0))),
-        lambda a: math.sin(min(max(a, 0.0), quarter)) ** 2,
+def largest_of(correlation: Estimate, choices: int, confidence: float) -> Estimate:
+    """A rank correlation with the interval that holds where it is the largest of several.
+
+    Args:
+        correlation: Of ranks, as `audit` makes it.
+        choices: How many there were to choose from.
+        confidence: Nominal coverage of its interval.
+
+    Returns:
+        The correlation; unchanged where ranks are equal or opposite, which have no artanh.
+    """
+    if abs(correlation.value) == 1:
+        return correlation
+    df = max(correlation.n - 1.0, 1.0)  # ranks are spread over all prompts
+    wider = t_quantile(df, confidence_of_each(confidence, choices)) / t_quantile(df, confidence)
+    middle = math.atanh(correlation.value)
+    low, high = (
+        math.tanh(middle + wider * (math.atanh(end) - middle)) if abs(end) < 1 else end
+        for end in (correlation.ci_low, correlation.ci_high)
     )
+    return replace(correlation, ci_low=low, ci_high=high)

@@ -25,8 +25,8 @@ from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import Reading
 from isentrope.reports.saved_result import SavedResult
 from isentrope.reports.words import TableRow, records
+from isentrope.results.answers.blocks import short
 from isentrope.results.answers.influence import shares_sentence
-from isentrope.results.answers.words import short
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import known, percent

@@ -36,8 +36,8 @@ from isentrope.reports.drawing import (
 )
 from isentrope.reports.panel import Panel
 from isentrope.reports.words import within_one_se
+from isentrope.results.answers.blocks import short, with_error
 from isentrope.results.answers.measure import change_at_rate
-from isentrope.results.answers.words import short, with_error
 from isentrope.results.results import MeasureResult, TrialResult
 from isentrope.update.step import COMPONENTS
 

@@ -14,13 +14,13 @@ from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.reports.evaluations import Sections
 from isentrope.reports.panel import Panel, Source, markup
 from isentrope.reports.read_run import REPORTED_KINDS, Reading, as_far_as_readable
+from isentrope.results.answers.blocks import short
 from isentrope.results.answers.checks import (
     Check,
     checks_of_influence,
     checks_of_measure,
     trust_sentence,
 )
-from isentrope.results.answers.words import short
 from isentrope.results.results import InfluenceResult, MeasureResult
 
 

@@ -32,7 +32,7 @@ from isentrope.reports.drawing import (
 )
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
-from isentrope.results.answers.words import has_interval, short
+from isentrope.results.answers.blocks import has_interval, short
 from isentrope.results.attributions import SHRUNK
 from isentrope.results.results import MeasureResult, TrialResult
 

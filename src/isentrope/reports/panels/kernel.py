@@ -27,7 +27,7 @@ from isentrope.reports.picture import Picture
 from isentrope.reports.read_run import Reading
 from isentrope.reports.saved_result import MOVED_BLOCKS, OWN_BLOCKS, SavedResult
 from isentrope.reports.words import rows_of
-from isentrope.results.answers.words import short
+from isentrope.results.answers.blocks import short
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.file_contents import read_table, read_tensors

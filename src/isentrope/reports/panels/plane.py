@@ -28,7 +28,7 @@ from isentrope.reports.evaluations import unit_of_log
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.change import at_rate, change_at_rate
 from isentrope.reports.read_run import Reading
-from isentrope.results.answers.words import has_interval, short
+from isentrope.results.answers.blocks import has_interval, short
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import percent
 

@@ -1,20 +1,17 @@
 """What `isentrope audit` answers: which published proxy ranks as the measured influence does."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 
+from isentrope.attribution.proxies.audit import largest_of
 from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.freedom import confidence_of_each, t_quantile
-from isentrope.results.answers.blocks import Printed, Sentence, Table
+from isentrope.results.answers.blocks import Printed, Sentence, Table, has_interval, with_interval
 from isentrope.results.answers.classes import (
     classes_table,
     criterion_sentence,
     reliability_line,
     thresholds_line,
 )
-from isentrope.results.answers.words import has_interval, with_interval
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
 from isentrope.system.formatting import known, listed
@@ -37,7 +34,7 @@ def _best(record: ProxyRecord, confidence: float) -> Iterator[Sentence]:
         if SPEARMAN in row and has_interval(row[SPEARMAN])
     }
     correlations = {
-        name: _widen(correlation, len(measured), confidence)
+        name: largest_of(correlation, len(measured), confidence)
         for name, correlation in measured.items()
     }
     if not correlations:
@@ -63,21 +60,6 @@ def _best(record: ProxyRecord, confidence: float) -> Iterator[Sentence]:
     if len(correlations) > 1:
         text += f" (intervals that hold for all {len(correlations)} at once)"
     yield Sentence(f"{text}.", "doubt" if correlations[best].ci_low <= 0 else "fact", WHICH_PROXY)
-
-
-def _widen(correlation: Estimate, choices: int, confidence: float) -> Estimate:
-    """A rank correlation with the interval that holds where it is the largest of several."""
-    if abs(correlation.value) == 1:  # ranks that are equal or opposite have no artanh
-        return correlation
-    # ranks are spread over all prompts: the interval is artanh's, by P - 1 degrees of freedom
-    df = max(correlation.n - 1.0, 1.0)
-    wider = t_quantile(df, confidence_of_each(confidence, choices)) / t_quantile(df, confidence)
-    middle = math.atanh(correlation.value)
-    low, high = (
-        math.tanh(middle + wider * (math.atanh(end) - middle)) if abs(end) < 1 else end
-        for end in (correlation.ci_low, correlation.ci_high)
-    )
-    return replace(correlation, ci_low=low, ci_high=high)
 
 
 def _title(proxy: str) -> str:

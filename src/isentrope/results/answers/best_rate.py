@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 
 from isentrope.attribution.noise.consequences import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.answers.blocks import Sentence
-from isentrope.results.answers.words import short, with_interval
+from isentrope.results.answers.blocks import Sentence, short, with_interval
 from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import percent
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from isentrope.checks.instrument import ROUNDING_FLOOR
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.policy.ratio_test import Z_LIMIT
-from isentrope.results.answers.blocks import Sentence
-from isentrope.results.answers.words import short
+from isentrope.results.answers.blocks import Sentence, short
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import known, listed
 

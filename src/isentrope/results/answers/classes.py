@@ -9,8 +9,14 @@ from collections.abc import Iterator, Mapping
 from isentrope.attribution.influence.classes import BY_GROUP, Classes
 from isentrope.nouns.columns import Column
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.answers.blocks import Printed, Sentence, Table, named, value_and_interval
-from isentrope.results.answers.words import with_interval
+from isentrope.results.answers.blocks import (
+    Printed,
+    Sentence,
+    Table,
+    named,
+    value_and_interval,
+    with_interval,
+)
 from isentrope.system.formatting import known, percent
 
 CLIP_COV = 0.02

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.answers.blocks import Sentence
-from isentrope.results.answers.words import from_to, with_interval
+from isentrope.results.answers.blocks import Sentence, from_to, with_interval
 from isentrope.system.formatting import listed
 
 TRAINING = "Training"

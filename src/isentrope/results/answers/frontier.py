@@ -1,16 +1,21 @@
 """What the frontier of a step says: the room that any change of it has, and how a step uses it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from isentrope.attribution.frontier.frontier import Frontier
-from isentrope.attribution.frontier.places import Place
+from isentrope.attribution.frontier.places import Place, widened
 from isentrope.estimators.reward_change import REWARD
 from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import confidence_of_each, t_quantile
-from isentrope.results.answers.blocks import Sentence, Table, interval_title
-from isentrope.results.answers.words import has_interval, with_interval
+from isentrope.results.answers.blocks import (
+    Sentence,
+    Table,
+    has_interval,
+    interval_title,
+    with_interval,
+)
 
 ROOM = "What room is there?"
 
@@ -120,20 +125,10 @@ def _name(rows: Mapping[str, list[Placed]], confidence: float) -> str:
     for name, places in rows.items():
         strengths = ", ".join(f"{row.strength:.3g}" for row in places)
         most = max(places, key=lambda row: abs(row.place.reached_over_plain.value)).place
-        reached = with_interval(_widen(most.reached, confidence))
-        gap = with_interval(_widen(most.reached_over_plain, confidence))
+        reached = with_interval(widened(most.reached, confidence))
+        gap = with_interval(widened(most.reached_over_plain, confidence))
         words.append(f"{name} {strengths} (reaches {reached}, {gap} over the plain one)")
     return "; ".join(words)
-
-
-def _widen(number: Estimate, confidence: float) -> Estimate:
-    """A number with the t-interval of another coverage, where its own is one."""
-    if number.degrees_of_freedom is None:
-        return number
-    half = t_quantile(number.degrees_of_freedom, confidence) * number.se
-    low = min(number.ci_low, number.value - half)
-    high = max(number.ci_high, number.value + half)
-    return replace(number, ci_low=low, ci_high=high)
 
 
 def places_table(rows: list[Placed], title: str, rate: float, confidence: float) -> Table:

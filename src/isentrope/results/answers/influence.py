@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from isentrope.nouns.columns import printed_columns, text
 from isentrope.nouns.freedom import t_quantile
-from isentrope.results.answers.blocks import Printed, Sentence, Table, named
+from isentrope.results.answers.blocks import (
+    Printed,
+    Sentence,
+    Table,
+    has_interval,
+    moved,
+    named,
+    with_interval,
+)
 from isentrope.results.answers.checks import checks_of_influence, trust_sentence
 from isentrope.results.answers.classes import (
     classes_table,
@@ -12,9 +20,8 @@ from isentrope.results.answers.classes import (
     reliability_line,
     thresholds_line,
 )
+from isentrope.results.answers.first_order import parts_sentence
 from isentrope.results.answers.listed import ListedToken, listed_rows, rows_of_kind
-from isentrope.results.answers.parts import parts_sentence
-from isentrope.results.answers.words import has_interval, moved, with_interval
 from isentrope.results.attributions import Budget
 from isentrope.results.results import InfluenceResult
 from isentrope.system.formatting import known

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
 from isentrope.nouns.columns import KEY, Column, ends, text
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.answers.blocks import Printed, Sentence, Table, named, number
-from isentrope.results.answers.words import has_interval, with_interval
+from isentrope.results.answers.blocks import (
+    Printed,
+    Sentence,
+    Table,
+    has_interval,
+    named,
+    number,
+    with_interval,
+)
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
 

@@ -19,9 +19,13 @@ from isentrope.results.answers.blocks import (
     Printed,
     Sentence,
     Table,
+    has_interval,
+    moved,
     named,
     number,
+    short,
     value_and_interval,
+    with_interval,
 )
 from isentrope.results.answers.checks import (
     ROUNDING_FLOOR,
@@ -31,10 +35,8 @@ from isentrope.results.answers.checks import (
     failed,
     trust_sentence,
 )
-from isentrope.results.answers.first_order import first_order_sentence
+from isentrope.results.answers.first_order import first_order_sentence, parts_sentence
 from isentrope.results.answers.frontier import room_lines, room_sentences
-from isentrope.results.answers.parts import parts_sentence
-from isentrope.results.answers.words import has_interval, moved, short, with_interval
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import SweepLine
 from isentrope.system.formatting import MISSING, known, listed, percent

@@ -12,8 +12,7 @@ from isentrope.estimators.tail import (
 from isentrope.nouns.columns import Column, printed_columns
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.answers.best_rate import averaged_in_words, enough
-from isentrope.results.answers.blocks import Printed, Sentence, Table
-from isentrope.results.answers.words import with_interval
+from isentrope.results.answers.blocks import Printed, Sentence, Table, with_interval
 from isentrope.results.results import NoiseResult
 from isentrope.results.tables import NoiseRow
 from isentrope.system.formatting import known

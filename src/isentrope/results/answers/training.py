@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isentrope.results.answers.blocks import Sentence
+from isentrope.results.answers.blocks import Sentence, short
 from isentrope.results.answers.evaluate import TRAINING
-from isentrope.results.answers.words import short
 
 _LOGGED = {"entropy": ("entropy", " nats per token"), "reward": ("reward", "")}
 """Words and unit of each mean over a step's own responses."""
