@@ -18,7 +18,28 @@ from isentrope.results.answers.variance import variance_sentences, variance_tabl
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of the results of a verb.
+    """What is said of the results of a verb, one after another, each with its warnings.
+
+    Attributes:
+        sentences: Those of one result, by the question that each answers.
+        tables: What is printed of one result below them.
+    """
+
+    sentences: Callable[[Any], Iterator[Sentence]]
+    tables: Callable[[Any], Printed]
+
+    def blocks(self, results: Sequence[Any]) -> Printed:
+        """Everything of results of several checkpoints: sentences, tables, lines and notes."""
+        for result in results:
+            yield from self.sentences(result)
+            yield from self.tables(result)
+            for warning in result.warnings:
+                yield f"  note         {warning}"
+
+
+@dataclass(frozen=True)
+class JointAnswer:
+    """What is said of the results of a verb that has one table for all of them.
 
     Attributes:
         sentences: Those of one result, by the question that each answers.
@@ -29,29 +50,14 @@ class Answer:
     blocks: Callable[[Sequence[Any]], Printed]
 
 
-def _in_turn(
-    sentences: Callable[[Any], Iterator[Sentence]], tables: Callable[[Any], Printed]
-) -> Answer:
-    """The answer of a verb that prints one result after another, each with its warnings."""
-
-    def blocks(results: Sequence[Any]) -> Printed:
-        for result in results:
-            yield from sentences(result)
-            yield from tables(result)
-            for warning in result.warnings:
-                yield f"  note         {warning}"
-
-    return Answer(sentences, blocks)
-
-
-ANSWERS = {
-    verbs.MEASURE.name: Answer(measure_sentences, measure_blocks),
-    verbs.INFLUENCE.name: _in_turn(influence_sentences, influence_tables),
-    verbs.KERNEL.name: _in_turn(kernel_sentences, kernel_tables),
-    verbs.NOISE.name: _in_turn(noise_sentences, noise_tables),
-    verbs.VARIANCE.name: _in_turn(variance_sentences, variance_tables),
-    verbs.AUDIT.name: _in_turn(audit_sentences, audit_tables),
-    verbs.TRY.name: _in_turn(trial_sentences, trial_tables),
-    verbs.ENTROPIES.name: _in_turn(entropies_sentences, entropies_tables),
+ANSWERS: dict[str, Answer | JointAnswer] = {
+    verbs.MEASURE.name: JointAnswer(measure_sentences, measure_blocks),
+    verbs.INFLUENCE.name: Answer(influence_sentences, influence_tables),
+    verbs.KERNEL.name: Answer(kernel_sentences, kernel_tables),
+    verbs.NOISE.name: Answer(noise_sentences, noise_tables),
+    verbs.VARIANCE.name: Answer(variance_sentences, variance_tables),
+    verbs.AUDIT.name: Answer(audit_sentences, audit_tables),
+    verbs.TRY.name: Answer(trial_sentences, trial_tables),
+    verbs.ENTROPIES.name: Answer(entropies_sentences, entropies_tables),
 }
 """By the name of the verb."""

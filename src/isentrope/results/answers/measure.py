@@ -143,24 +143,22 @@ def price_sentence(result: MeasureResult) -> Iterator[Sentence]:
 
 def measure_blocks(results: Sequence[MeasureResult]) -> Printed:
     """The answer for each checkpoint, one table for all, and what goes with each."""
+    above: list[Sentence] = []
+    below: list[list[Sentence]] = []
     for result in results:
-        yield from _said(result, first=True)
+        sentences = list(measure_sentences(result))
+        above += [x for x in sentences if x.question in (HOW_MUCH, TRUST)]
+        below.append([x for x in sentences if x.question not in (HOW_MUCH, TRUST)])
+    yield from above
     yield sweep_table(results)
     for result in results:
         name = f"{result.name}: " if len(results) > 1 else ""
         for sentence in _on_rows(result):
             yield f"  note         {name}{sentence}"
-    for result in results:
+    for result, sentences in zip(results, below, strict=True):
         yield f"{result.name}:"
-        yield from _said(result, first=False)
+        yield from sentences
         yield from summary_lines(result)
-
-
-def _said(result: MeasureResult, *, first: bool) -> Iterator[Sentence]:
-    """The sentences before the table, or those below it."""
-    for sentence in measure_sentences(result):
-        if (sentence.question in (HOW_MUCH, TRUST)) == first:
-            yield sentence
 
 
 def sweep_table(results: Sequence[MeasureResult]) -> Table:
@@ -262,10 +260,7 @@ def _price_lines(result: MeasureResult) -> Iterator[str]:
             line += f" have {share} times the change of entropy"
         if part.change is not None:
             line += f", ΔH {text(part.change)}"
-        yield line + _rate_of_exchange(", ", part.reward_for_a_nat)
-
-
-def _rate_of_exchange(before: str, rate: Estimate | None) -> str:
-    """Reward for a nat; nothing where it is not known."""
-    shown = value_and_interval(rate)
-    return "" if rate is None or shown == MISSING else f"{before}{shown} {rate.unit}"
+        rate = part.reward_for_a_nat
+        if rate is not None and (exchanged := value_and_interval(rate)) != MISSING:
+            line += f", {exchanged} {rate.unit}"
+        yield line
