@@ -1,6 +1,7 @@
 """A checkpoint in Python gives what the command line gives, by the same road."""
 
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -57,6 +58,17 @@ def test_a_method_gives_the_result_of_the_command(verb, own, tmp_path):
     assert [s.text for s in result.sentences()] == [s.text for s in printed.sentences()]
     if verb != "noise":  # which has no figure
         assert result.plot().axes[0].has_data()
+
+
+def test_no_library_warns_a_user_who_can_do_nothing_about_it(own, recwarn):
+    warnings.simplefilter("always")
+    with ise.Checkpoint(own / "step_4") as checkpoint:
+        name = f"{own / 'rewards.py'}:reward"
+        E, U = checkpoint.draw(own / "prompts.jsonl", name, E=32, U=4, settings=SETTINGS)
+        checkpoint.measure(E, U, SETTINGS)
+    hidden = (DeprecationWarning, PendingDeprecationWarning)  # by Python itself
+    shown = [warning for warning in recwarn if not issubclass(warning.category, hidden)]
+    assert [str(warning.message) for warning in shown] == []
 
 
 def test_lists_and_functions_give_what_files_and_names_give(own):

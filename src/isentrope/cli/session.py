@@ -15,7 +15,6 @@ import signal
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from isentrope.cli.signals import Interrupted
 from isentrope.commands.command import AsJson, Command, Conclusion
 from isentrope.system.errors import IsentropeError
 from isentrope.system.failures import ENDINGS, advice, os_error_number
+from isentrope.system.log import hide_library_notes
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import (
@@ -193,7 +193,7 @@ def _forget_output() -> None:
 def _prepare_logs() -> None:
     """Show our log; no bars for every file that is read, no notes to developers of libraries."""
     transformers_logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
+    hide_library_notes()
     logger = logging.getLogger("isentrope")
     logger.setLevel("INFO")  # until a configuration says otherwise
     if not logger.handlers:

@@ -7,7 +7,6 @@ model are then compared with those on disk by name, so that none is missed witho
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import math
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from isentrope.models.base_model import NOT_GATHERED, adapter_base
 from isentrope.parallel.sharded import first_false
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_tensors
+from isentrope.system.log import quiet_libraries
 from isentrope.system.reading import reading
 
 WEIGHT_TYPES = {
@@ -82,9 +82,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
     read_adapter(folder)
     require_own_tensors(folder)
     _fit_vocabulary(model, folder)
-    with reading(folder), warnings.catch_warnings():
-        # of transformers to the developers of peft, at every load
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
+    with reading(folder), quiet_libraries():
         adapted = PeftModel.from_pretrained(
             model, folder, is_trainable=True, torch_device=str(model.device)
         )

@@ -24,6 +24,7 @@ from isentrope.models.base_model import adapter_base, causal_lm, loading, model_
 from isentrope.models.checkpoint_folder import require_checkpoint
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
+from isentrope.system.log import quiet_libraries
 
 
 def load_checkpoint(
@@ -190,7 +191,8 @@ def meta_model(
 
             adapter.inference_mode = False
             adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
-            model = cast("Any", get_peft_model(model, adapter))
+            with quiet_libraries():
+                model = cast("Any", get_peft_model(model, adapter))
     if trainable_patterns is not None:
         train_only(model, trainable_patterns)
     return model

@@ -22,12 +22,15 @@ products in place of two, a second one (forward over forward) ten in place of fo
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from isentrope.system.log import quiet_libraries
 
 
 def derivatives_at_zero(function: Callable[[Tensor], Any], order: int) -> tuple[Any, ...]:
@@ -73,6 +76,8 @@ def derivatives_along(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2, got {order}.")
 
+    load_derivatives()
+
     def with_slope(x: Any) -> Any:
         return torch.func.jvp(function, (x,), (direction,))
 
@@ -83,6 +88,14 @@ def derivatives_along(
         result: Any = torch.func.jvp(with_slope, (point,), (direction,))
     (value, first), (_, second) = result  # of (f, f') its derivatives (f', f'')
     return value, first, second
+
+
+@cache
+def load_derivatives() -> None:
+    """Let torch compile its own derivatives, which it does at the first use, with a warning."""
+    zero = torch.zeros(())
+    with quiet_libraries():
+        torch.func.jvp(torch.neg, (zero,), (zero,))
 
 
 class NormsWrittenOut(TorchFunctionMode):

@@ -24,7 +24,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.forward_mode import FrozenProducts
+from isentrope.nouns.forward_mode import FrozenProducts, load_derivatives
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
 from isentrope.parallel.ranks import ALONE, Ranks
@@ -70,6 +70,7 @@ def score_jvp(
         policy.require_direction(direction)
         for n, p in policy.theta.items():
             rows[n].append(direction[n].to(p.device, p.dtype))
+    load_derivatives()
     stacked = {n: torch.stack(rows.pop(n)) for n in policy.names}
     count = len(next(iter(stacked.values())))
     by_hand = is_frozen_linear(policy.head)
