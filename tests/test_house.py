@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = 895
 """Functions that `measure` enters, without its comprehensions; 26 say its answer in words, 27 read
 its input before any library of tensors loads, 4 say whether its passes are sure to fit, 43 are of
-the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says,
-3 keep warnings of libraries from users, 4 say which functions reward the step, by which weights,
-how many prompts training took, and which key an override sets, 3 look through the modules before and after a pass faster than torch does, and
-5 refuse arguments of another class than a public function needs; one escapes what a terminal would
-obey."""
+the frontier of its step, 2 share a mask of attention among the layers, 3 read what `per` says, 3
+keep warnings of libraries from users, 4 say which functions reward the step, by which weights, how
+many prompts training took, and which key an override sets, 3 look through the modules before and
+after a pass faster than torch does, and 5 refuse arguments of another class than a public function
+needs; one escapes what a terminal would obey."""
 FILES = 156
 """Files that they are in; 90 are aimed at. Long files were split by subject, and what settings
 choose from stands apart from what it is done with; it now checks `per`. Four read the input before
