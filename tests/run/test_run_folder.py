@@ -12,10 +12,9 @@ def test_run_folders_are_named_by_the_time_or_by_the_user(tmp_path):
 
 
 def test_a_rerun_says_which_versions_differ():
-    made_with = versions()
-    assert content_differences(made_with) == []
-    made_with["packages"] |= {"torch": "1.0"}
-    (said,) = content_differences(made_with)
+    assert content_differences(versions()) == []
+    packages = versions()["packages"] | {"torch": "1.0"}
+    (said,) = content_differences({**versions(), "packages": packages})
     assert said.startswith("torch 1.0 then,")
 
 

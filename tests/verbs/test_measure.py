@@ -13,7 +13,7 @@ from isentrope.config.io import load_config
 from isentrope.estimators.reward_change import reward_change
 from isentrope.update.step import compute_step
 from isentrope.verbs.batches import at_precision
-from isentrope.verbs.step_budget import budget_of_step
+from isentrope.verbs.first_order import budget_of_step
 from tests.tiny_checkpoint import PROMPTS, settings
 
 FIRST_ORDER = ("estimator.order=1", "estimator.eta_list=[1e-3]")

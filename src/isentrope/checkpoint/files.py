@@ -19,10 +19,10 @@ a step says nothing. The names are
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 
@@ -54,7 +54,6 @@ DCP_METADATA = ".metadata"
 """File of a folder that torch.distributed.checkpoint wrote."""
 
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
-_T = TypeVar("_T")
 TensorHeaders = dict[str, tuple[str, list[int]]]
 """Type and shape of each tensor."""
 
@@ -178,7 +177,9 @@ class CheckpointFolder:
 
     def header(self, name: str) -> TensorHeaders:
         """Types and shapes of the tensors in one safetensors file."""
-        return _read_once(self.path / name, read_tensor_headers)
+        file = self.path / name
+        with reading(file, RESTORE_CHECKPOINT):
+            return read_once(file, read_tensor_headers)
 
     @property
     def step(self) -> int | None:
@@ -212,18 +213,13 @@ class CheckpointFolder:
 
 def _read_json(file: Path) -> dict[str, Any]:
     """A copy of the content of a JSON file, which the caller may change."""
-    return copy.deepcopy(_read_once(file, _parse_json))
+    with reading(file, RESTORE_CHECKPOINT):  # verifies it, which an earlier reader may not have
+        return copy.deepcopy(read_once(file, _parse_json))
 
 
 def _parse_json(file: Path) -> Any:
     # the states of trainers may hold NaN
     return read_json(file, RESTORE_CHECKPOINT, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
-
-
-def _read_once(file: Path, read: Callable[[Path], _T]) -> _T:
-    # verifies it, which an earlier reader may not have asked for
-    with reading(file, RESTORE_CHECKPOINT):
-        return read_once(file, read)
 
 
 def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) -> None:

@@ -11,7 +11,6 @@ import platform
 import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from copy import deepcopy
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -67,7 +66,7 @@ def resolved_content(
         YAML.
     """
     with_seeds = {"seeds": dict(seeds)} if seeds else {}
-    made_with = dict(provenance) if provenance else versions() | with_seeds
+    made_with = dict(provenance) if provenance else {**versions(), **with_seeds}
     output = config.output.model_copy(update={"directory": None})
     ran = config.model_copy(update={"provenance": made_with, "output": output})
     ran = relative_to_run(ran, run, folder or run)
@@ -82,13 +81,9 @@ def heed(config: _Config, words: str = "This configuration is of a run") -> None
             log.warning("%s with %s.", words, difference)
 
 
-def versions() -> dict[str, Any]:
-    """With what a run is made: isentrope and its git commit, Python, the packages that matter."""
-    return deepcopy(_find_versions())
-
-
 @cache  # those of what this process has loaded; git and the package index are slow to ask
-def _find_versions() -> dict[str, Any]:
+def versions() -> Mapping[str, Any]:
+    """With what a run is made: isentrope and its git commit, Python, the packages that matter."""
     installed = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

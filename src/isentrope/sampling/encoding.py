@@ -30,8 +30,11 @@ def encode_texts(
     Raises:
         ValueError: If a text has more characters than all positions could hold; none is encoded.
     """
-    for text, name in zip(texts, names, strict=True):
-        _require_encodable(policy, text, name)
+    positions = policy.context
+    if positions is not None:
+        for text, name in zip(texts, names, strict=True):
+            if len(text) > _SHORT * positions:
+                _require_encodable(policy, positions, text, name)
     if not texts:
         return []
     encoded = policy.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
@@ -43,10 +46,7 @@ def count_prompt_tokens(tokenizer: Any, text: str) -> int:
     return len(tokenizer(text)["input_ids"])
 
 
-def _require_encodable(policy: Policy, text: str, name: str) -> None:
-    positions = policy.context
-    if positions is None or len(text) <= _SHORT * positions:
-        return
+def _require_encodable(policy: Policy, positions: int, text: str, name: str) -> None:
     longest = max(map(len, policy.tokenizer.get_vocab()))
     if len(text) > longest * positions:
         raise ValueError(

@@ -155,7 +155,8 @@ def _only_definition(
     bound = [
         node
         for node in _nodes_of(scope)
-        if name in _names_bound(node) and not isinstance(getattr(node, "ctx", None), ast.Load)
+        if name in (getattr(node, field, None) for field in _BINDING)
+        and not isinstance(getattr(node, "ctx", None), ast.Load)
     ]
     elsewhere = (x for x in ast.walk(scope) if isinstance(x, (ast.Global, ast.Nonlocal)))
     if len(bound) != 1 or bound[0] not in scope.body or any(name in x.names for x in elsewhere):
@@ -174,12 +175,9 @@ def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _nodes_of(node)
 
 
-def _names_bound(node: ast.AST) -> set[str | None]:
-    """What a node may bind, of definitions, imports, assignments and patterns."""
-    return {getattr(node, field, None) for field in ("name", "asname", "id")}
-
-
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BINDING = ("name", "asname", "id")
+"""Fields of a node with the name that it binds: a definition, an import, a pattern or a target."""
 
 
 class _SourceText:

@@ -22,6 +22,8 @@ RESTORE_FILE = "Restore the file, or make it again."
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a text file that is read as a whole."""
 _LONGEST_REASON = 300
+_VALIDATORS: dict[Any, Any] = {}
+"""By type: making one takes longer than checking a line with it."""
 
 
 def require_directory(folder: Path, cure: str) -> None:
@@ -195,8 +197,10 @@ def require_types(path: str | Path, content: Any, types: Any, cure: str = RESTOR
     """
     from pydantic import TypeAdapter, ValidationError
 
+    if types not in _VALIDATORS:
+        _VALIDATORS[types] = TypeAdapter(types)
     try:
-        TypeAdapter(types).validate_python(content, strict=True)
+        _VALIDATORS[types].validate_python(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "its content"

@@ -14,8 +14,6 @@ first of them writes.
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from isentrope.checkpoint.in_force import SettingsInForce
@@ -221,22 +219,24 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
         data = config.batch_config
         figure = self.question.figure_file
         # results without their log are not finished, nor is there a log of no results
-        with ExitStack() as stack, whole_folder(item.target) as folder:
-            result.save(folder)
-            if self._draw is not None and figure:
-                try:
-                    self._draw(result).savefig(folder / figure, dpi=150)
-                except Exception as error:  # those of matplotlib have no class in common
-                    log.warning("%s", figure_left_out(error))
-            content = resolved_content(config, self.folder, item.target, seeds=data.seeds)
-            (folder / CONFIG).write_bytes(content)
-            if data.save_batches:
-                ready.E.save(folder / "E.parquet")
-                ready.U.save(folder / "U.parquet")
-            logs = self.folder / "logs"
-            for path in () if result.write_log is None else result.write_log(result, logs):
-                stack.push(partial(_remove_if_failed, path))
-            self._keep_configuration()
+        with ExitStack() as failed:
+            with whole_folder(item.target) as folder:
+                result.save(folder)
+                if self._draw is not None and figure:
+                    try:
+                        self._draw(result).savefig(folder / figure, dpi=150)
+                    except Exception as error:  # those of matplotlib have no class in common
+                        log.warning("%s", figure_left_out(error))
+                content = resolved_content(config, self.folder, item.target, seeds=data.seeds)
+                (folder / CONFIG).write_bytes(content)
+                if data.save_batches:
+                    ready.E.save(folder / "E.parquet")
+                    ready.U.save(folder / "U.parquet")
+                logs = self.folder / "logs"
+                for path in () if result.write_log is None else result.write_log(result, logs):
+                    failed.callback(path.unlink, missing_ok=True)
+                self._keep_configuration()
+            failed.pop_all()
 
     def _keep_configuration(self) -> None:
         """Write the configuration into the run folder, if it has none."""
@@ -264,8 +264,3 @@ def _warnings(verb: Verb, ready: Prepared, result: Result) -> tuple[str, ...]:
             "drawn. For a statement about these prompts alone they are too large."
         )
     return tuple(dict.fromkeys((*sentences, *result.warnings)))
-
-
-def _remove_if_failed(path: Path, kind: type[BaseException] | None, *_: object) -> None:
-    if kind is not None:
-        path.unlink(missing_ok=True)

@@ -40,9 +40,8 @@ from isentrope.policy.token_statistics import Scores
 from isentrope.results.answers.measure import WITHHELD
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
+from isentrope.verbs.first_order import budget_of_step, compare_gradients, too_few_prompts
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.step_budget import budget_of_step
-from isentrope.verbs.step_frontier import compare_gradients, too_few_prompts
 
 
 @dataclass(frozen=True)

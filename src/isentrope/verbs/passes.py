@@ -22,7 +22,7 @@ from isentrope.estimators.price import PRICED
 from isentrope.planning.plan import Batch, PassesOver
 from isentrope.results.verbs import COUNTED
 from isentrope.system.file_contents import count_rows
-from isentrope.verbs.step_frontier import GROUPS_OF_ANGLE
+from isentrope.verbs.first_order import GROUPS_OF_ANGLE
 
 DIFFERENCES = 4
 """Evaluations of E from which `checks` takes the rounding floor."""

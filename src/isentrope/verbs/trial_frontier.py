@@ -16,8 +16,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.results.attributions import Attempt
 from isentrope.update.step import Step
+from isentrope.verbs.first_order import edge_of, too_few_prompts
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.step_frontier import edge_of, too_few_prompts
 from isentrope.verbs.trial_steps import NO_MOMENTUM
 
 

@@ -28,6 +28,7 @@ from isentrope.sampling.tasks.names import TASKS, files_of_task
 from isentrope.sampling.tasks.reward_form import RewardForm, require_free_names, require_weights
 from isentrope.sampling.tasks.task import require_share
 from isentrope.system.file_contents import read_schema
+from isentrope.system.manifest import read_once
 from isentrope.system.python_file import (
     SourceDefinition,
     defines_function,
@@ -81,8 +82,13 @@ def require_task(
         for part, source in zip(parts, sources, strict=True)
         if source is not None and not source.is_class
     ]
-    if name == "prompts" or forms:
-        _require_lines(Path(path), options.get("test_share"))
+    file = Path(path)
+    few = file.suffix not in (".parquet", ".csv") and file.stat().st_size <= MOST_BYTES
+    if few and (name == "prompts" or forms):
+        different = read_once(file, _count_different)
+        share = options.get("test_share")
+        if share and isinstance(share, float):
+            require_splittable(str(file), different, share)
     if forms:
         _require_columns(path, forms)
 
@@ -159,14 +165,10 @@ def _source_of_task(part: str) -> SourceDefinition | None:
     return read_definition(part, "task") if files_of_task(part) else None
 
 
-def _require_lines(file: Path, test_share: Any) -> None:
-    """Refuse a file of JSON lines of which one is no prompt, or all are too few for two splits."""
-    if file.suffix in (".parquet", ".csv") or file.stat().st_size > MOST_BYTES:
-        return
+def _count_different(file: Path) -> int:
+    """The different prompts in a file of JSON lines, each of which must be a prompt."""
     rows = read_rows(file, PromptLine)
-    contents = {json.dumps(row[source_of(row, where)]) for where, row in rows}
-    if test_share and isinstance(test_share, float):
-        require_splittable(str(file), len(contents), test_share)
+    return len({json.dumps(row[source_of(row, where)]) for where, row in rows})
 
 
 def _require_columns(path: str, forms: Sequence[RewardForm]) -> None:
