@@ -20,6 +20,7 @@ OTHERWISE = {
     ("ProbeOptions", "reward"): "a task or a function, where the key says whether to use one",
     ("EntropyProbe", "size"): "compared with entropy_probe.size; trial.size is of another draw",
     ("GradientOptions", "storage"): "one object for three keys",
+    ("Policy", "max_tokens"): "that of a CPU, where null is the device's",
     ("Rollouts", "max_new_tokens"): "a property of a batch that exists",
     ("EvaluationOptions", "metrics"): "all of them, which null is",
     ("frontier", "groups"): "of two gradients, where the key is of influence",

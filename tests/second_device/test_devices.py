@@ -145,7 +145,9 @@ def test_where_its_memory_is_short_passes_are_smaller_and_numbers_the_same(more,
 def test_micro_batches_follow_the_free_memory(tiny, monkeypatch):
     where = CheckpointConfig(checkpoint_path=str(tiny / "step_4"), device_map="cuda")
     plain = StoredCheckpoint(tiny / "step_4").load(where, SamplingConfig())
-    assert plain.max_tokens == SamplingConfig().max_tokens
+    assert plain.max_tokens == SamplingConfig().most_tokens(on_card=True) == 16_384
+    asked = StoredCheckpoint(tiny / "step_4").load(where, SamplingConfig(max_tokens=4096))
+    assert asked.max_tokens == 4096
     monkeypatch.setattr(facts, "free_memory", lambda device: 4_000_000)
     short = StoredCheckpoint(tiny / "step_4").load(where, SamplingConfig())
     assert 1 < short.max_tokens < plain.max_tokens

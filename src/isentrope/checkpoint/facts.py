@@ -236,7 +236,7 @@ class CheckpointFacts:
             temperature=sampling.temperature,
             mapped=where.shard_base,
             precision="as_is" if where.shard_base else "float32",
-            max_tokens=sampling.max_tokens,
+            max_tokens=sampling.most_tokens(on_card=False),
             vocab_chunk=sampling.vocab_chunk,
             verify=where.verify,
         )
@@ -250,7 +250,7 @@ class CheckpointFacts:
             # the next run share
             memory = free_memory(policy.device) // 2
             fitting_tokens = gather_lists([tokens_in(memory, policy.model, policy.head)])
-            policy.max_tokens = min(policy.max_tokens, *fitting_tokens)
+            policy.max_tokens = min(sampling.most_tokens(on_card=True), *fitting_tokens)
         return policy
 
 

@@ -172,6 +172,12 @@ class TaskConfig(PromptsConfig):
         return self.load_task(self.dataset_name, split, self.dataset_path)
 
 
+TOKENS_AT_ONCE = 8192
+"""Padded tokens scored at a time where the settings leave it open."""
+TOKENS_OF_A_CARD = 16_384
+"""The same on a GPU, which waits for its host at half as many (docs/scale.md)."""
+
+
 class SamplingConfig(Section):
     """How responses are drawn and scored."""
 
@@ -185,8 +191,8 @@ class SamplingConfig(Section):
     """0, always: a filtered sampler is not the policy that is measured."""
     top_p: Real = 1.0
     """1.0, always, for the same reason."""
-    max_tokens: Count = 8192
-    """Padded tokens scored at a time."""
+    max_tokens: Count | None = None
+    """Padded tokens scored at a time; null: 8192, on a GPU up to 16384 that its memory holds."""
     vocab_chunk: Count = 8192
     """Vocabulary entries whose logits are held at a time."""
 
@@ -197,6 +203,10 @@ class SamplingConfig(Section):
             f"top_k={self.top_k} and top_p={self.top_p} would sample from another policy than "
             "the one that is measured; only top_k=0 and top_p=1.0 are possible",
         )
+
+    def most_tokens(self, *, on_card: bool) -> int:
+        """Padded tokens that are scored at a time at most, where memory holds as many."""
+        return self.max_tokens or (TOKENS_OF_A_CARD if on_card else TOKENS_AT_ONCE)
 
 
 class LoggingConfig(Section):

@@ -72,7 +72,8 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     sampling = config.sampling
     size = SIZES.get(config.precision.measuring.runtime_dtype, 4)
     longest = PROMPT + sampling.max_new_tokens
-    if coarse_bytes(model, sampling.max_tokens, longest, size, where.device_map) > room:
+    tokens = sampling.most_tokens(on_card=where.device_map != "cpu")
+    if coarse_bytes(model, tokens, longest, size, where.device_map) > room:
         counting = counting_of(verb, config, model)
         _warn(plan_verb(verb, name, path, counting, model, terms, memory))
 
@@ -110,7 +111,8 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     responses = config.evaluation.chunk_prompts * max(config.evaluation.samples.values())
     kept = RESIDENT if device == "cpu" else 1.0
     drawing = PassesOver("drawing", "E", responses, "evaluate")
-    tokens = min(sampling.max_tokens, responses * holding.length)
+    most = sampling.most_tokens(on_card=device != "cpu")
+    tokens = min(most, responses * holding.length)
     coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize, device)
     coarse += int(kept * holding.of_part(drawing).bytes)
     if coarse > room:

@@ -102,6 +102,7 @@ class Holding:
         """
         self._prompt = prompt
         self._sampling = sampling
+        self._tokens = sampling.most_tokens(on_card=card is not None)
         self._model = model
         self._config = text_config(language_model(model))
         self._size = SIZES.get(precision.runtime_dtype, 4)
@@ -174,7 +175,7 @@ class Holding:
             yield terms, sequences * self.length
 
     def _sequences(self, part: PassesOver, share: int) -> int:
-        most = self._sampling.max_tokens // share // self.length
+        most = self._tokens // share // self.length
         return max(1, min(part.responses, most))
 
     def _count_activations(self, sequences: int, backward: bool) -> int:
@@ -222,7 +223,8 @@ def plan_verb(
         loaded = 4 * sum(p.numel() for p in model.parameters())
         half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
         fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
-        sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
+        most = min(sampling.most_tokens(on_card=True), fitting)
+        sampling = sampling.model_copy(update={"max_tokens": most})
     holding = Holding(sampling, precision, model, card, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
