@@ -8,6 +8,7 @@ import pytest
 import torch
 import trl
 import yaml
+from transformers import TrainingArguments
 
 import isentrope as ise
 from isentrope.cli.commands import COMMANDS
@@ -116,6 +117,18 @@ def test_the_next_command_of_several_reward_functions_runs(own, tmp_path):
     assert code == 0, text
     code, text = ran_next(output)
     assert (code, "nats per token" in text) == (0, True), text
+
+
+def test_demonstrations_without_references_make_the_step_of_fine_tuning(own, tmp_path):
+    arguments = TrainingArguments(output_dir=str(own), use_cpu=True, report_to="none")
+    torch.save(arguments, own / "step_4" / "training_args.bin")
+    lines = [json.dumps({"prompt": prompt, "response": "2"}) for prompt in PROMPTS[:4]]
+    (tmp_path / "demonstrations.jsonl").write_text("\n".join(lines))
+    more = sets(batch_config__U_file=tmp_path / "demonstrations.jsonl")
+    words = [own / "step_4", "--prompts", own / "prompts.jsonl", *more]
+    code, text, _ = call("measure", *words, "--out", tmp_path / "run")
+    assert code == 0, text
+    assert numbers(tmp_path / "run")["step"]["objective"] == "sft"
 
 
 def test_a_folder_alone_is_checked_and_the_command_says_what_to_fill_in(own):

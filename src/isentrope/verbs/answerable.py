@@ -76,7 +76,7 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
         return
     _require_batch_file(batch.U_file)
     with verification(False):  # the work itself verifies what it reads
-        _require_recorded(verb, batch, config.estimator.objective)
+        _require_recorded(verb, batch, config.estimator)
 
 
 def require_evaluation(folder: str | Path) -> None:
@@ -166,7 +166,7 @@ def _require_batch_file(path: str) -> None:
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
 
 
-def _require_recorded(verb: Verb, batch: BatchConfig, objective: str) -> None:
+def _require_recorded(verb: Verb, batch: BatchConfig, estimator: EstimatorConfig) -> None:
     """Refuse a recorded batch of too few groups, or one that a control cannot use."""
     file = Path(str(batch.U_file))
     if file.suffix == ".parquet":
@@ -188,7 +188,9 @@ def _require_recorded(verb: Verb, batch: BatchConfig, objective: str) -> None:
     rows = read_rows(file, ResponseLine)
     rewards, advantages = (complete_column(rows, name) for name in ("reward", "advantage"))
     _require_rewards(verb, rewards=rewards is not None, advantages=advantages is not None)
-    by_reference = batch.update_source()[0] == "prompts" and objective in OBJECTIVES
+    # an objective that is not set may be the checkpoint's, and fine-tuning needs no reward
+    rewarded = "objective" in estimator.model_fields_set and estimator.objective in OBJECTIVES
+    by_reference = rewarded and batch.update_source()[0] == "prompts"
     if by_reference and rewards is None and advantages is None:
         require_references(file)
     prompts: list[Any] = [row[source_of(row, where)] for where, row in rows]

@@ -57,7 +57,8 @@ PROMPT_FIELDS = frozenset(ResponseLine.model_fields)
 
 NO_REFERENCE = (
     "A prompt in the file has no reference, so its responses have no reward: add 'reference' to "
-    "every line, or use these prompts for E only."
+    "every line, or use these prompts for E only. Demonstrations in a U_file need none: set "
+    "estimator.objective=sft."
 )
 """Why a response to a prompt of a file cannot be rewarded."""
 
