@@ -17,7 +17,7 @@ def first_line(agreeing, logged=0.11):
         SimpleNamespace(
             batch="U",
             definition=name,
-            agrees=k < agreeing,
+            agrees=None if agreeing is None else k < agreeing,
             value=SimpleNamespace(value=0.12 + k / 500),
         )
         for k, name in enumerate(names)
@@ -36,6 +36,10 @@ def first_line(agreeing, logged=0.11):
 )
 def test_entropies_begin_with_what_was_logged(agreeing, answer):
     assert answer in first_line(agreeing)
+
+
+def test_rows_without_an_interval_are_not_said_to_disagree_with_the_log():
+    assert "cannot be compared: no row has an interval" in first_line(None)
 
 
 def test_a_logged_value_of_few_digits_is_asked_for_more_of_them():

@@ -10,12 +10,13 @@ With N the number of tokens that count and T those of a response:
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 
 EXACT = "per_token"
@@ -107,3 +108,25 @@ def spread_of_orders(scored: ScoredBatch, size: int) -> float:
     groups = _partition(len(mask), size)
     means = (groups @ (mask * scored.entropies).sum(1)) / (groups @ mask.sum(1))
     return float(means.view(PARTITIONS, -1).mean(1).std())
+
+
+def half_of_interval(
+    batches: Sequence[tuple[Estimate, int]], responses: int, *, above: bool
+) -> float:
+    """Half of the interval that a definition has on a batch of some size: the longest that any has.
+
+    The error of a single small batch is too small where it happens to hold no response of a rare
+    mode, and a larger one that holds some shows it.
+
+    Args:
+        batches: The definition on each, with its interval, and the responses of the batch.
+        responses: Those of the batch in question.
+        above: Whether the upper half is meant.
+
+    Returns:
+        The longest half, times √(the batch's responses / those in question); NaN where none has an
+        interval.
+    """
+    end = "ci_high" if above else "ci_low"
+    halves = [abs(getattr(x, end) - x.value) * math.sqrt(n / responses) for x, n in batches]
+    return max((half for half in halves if math.isfinite(half)), default=math.nan)

@@ -205,7 +205,8 @@ class EntropyRecord:
         value: Over the responses of the batch.
         difference: The value minus the exact one, which is `per_token` on E; None where its unit
             is another.
-        agrees: Whether the logged value is this one within errors; None where none is known.
+        agrees: Whether the logged value is this one within errors; None where none is known, where
+            the logged batch is another one, or where the row has no interval.
     """
 
     batch: Annotated[str, Column()]

@@ -24,14 +24,15 @@ from isentrope.checkpoint.files import step_of_folder
 from isentrope.estimators.entropy_definitions import (
     EXACT,
     definitions,
+    half_of_interval,
     mean_of_tokens,
     spread_of_orders,
 )
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
+from isentrope.estimators.skewed import skewed_estimate
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.tables import frame
 from isentrope.policy.at_temperature import at_temperature
@@ -55,6 +56,7 @@ class _Defined:
     values: dict[str, Estimate]
     differences: dict[str, Estimate]
     spread: float
+    responses: int
     warnings: tuple[str, ...]
 
 
@@ -73,7 +75,7 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
                 on_E = defined is E
                 difference = E.differences[name] if on_E else _apart(value, exact, confidence)
             if logged is not None and (defined is U or not of_U):
-                agrees = abs(value.value - logged) <= _bound(logged, value, U, of_U, confidence)
+                agrees = _agrees(logged, value, defined, U, E, of_U)
             rows.append(
                 EntropyRecord(
                     batch=batch, definition=name, value=value, difference=difference, agrees=agrees
@@ -104,21 +106,20 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Defined:
         lambda w: torch.stack([f(w * ratios) for f in entropies.values()]), batch.prompt_index
     )
     trusted = not weighted or scored.trust.verdict == "trust"
-    values, differences = (
-        {
-            name: jackknifed.estimate(
-                row,
-                unit="nats per sequence" if name == "per_response" else "nats per token",
-                method=name,
-                confidence=ready.config.estimator.confidence,
-                trusted=trusted,
-            )
-            for row, name in enumerate(entropies)
+    values: dict[str, Estimate] = {}
+    differences: dict[str, Estimate] = {}
+    less_exact = result.less(0)
+    for row, name in enumerate(entropies):
+        options = {
+            "unit": "nats per sequence" if name == "per_response" else "nats per token",
+            "method": name,
+            "confidence": ready.config.estimator.confidence,
+            "trusted": trusted,
         }
-        for jackknifed in (result, result.less(0))
-    )
+        values[name] = skewed_estimate(result, row, **options)
+        differences[name] = less_exact.estimate(row, **options)
     spread = spread_of_orders(scored, size)
-    return _Defined(values, differences, spread, scored.trust.warnings)
+    return _Defined(values, differences, spread, n, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -166,19 +167,26 @@ def _freedom(estimate: Estimate, other: Estimate) -> float:
     return min(estimate.degrees_of_freedom or 0.0, other.degrees_of_freedom or 0.0)
 
 
-def _bound(logged: float, value: Estimate, U: _Defined, of_U: bool, confidence: float) -> float:
-    """How far a logged value may be from one that agrees with it."""
+def _agrees(
+    logged: float, value: Estimate, row: _Defined, U: _Defined, E: _Defined, of_U: bool
+) -> bool | None:
+    """Whether a logged value is within errors of a row; None where the row has no interval."""
     # on the batch of the log by rounding and by how micro-batches are shuffled, and elsewhere by
-    # the errors of the value and of a batch of U's size
-    digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
-    if not of_U:
-        on_U = U.values.get(value.method, value)
-        t = t_quantile(_freedom(value, on_U), confidence)
-        return digits + t * math.hypot(value.se, on_U.se)
-    short = U.values.get("bfloat16", U.values[EXACT])
-    shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
-    rounding = ROUNDING * abs(logged) + 2 * abs(short.value - U.values[EXACT].value)
-    return digits + rounding + shuffled
+    # the errors of the row's batch and of another batch of U's size
+    bound = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
+    if of_U:
+        short = U.values.get("bfloat16", U.values[EXACT])
+        shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
+        bound += ROUNDING * abs(logged) + 2 * abs(short.value - U.values[EXACT].value) + shuffled
+    elif math.isfinite(value.ci_low):
+        name = value.method
+        on_both = [(on.values[name], on.responses) for on in (E, U) if name in on.values]
+        above = logged > value.value
+        halves = (half_of_interval(on_both, on.responses, above=above) for on in (row, U))
+        bound += math.hypot(*halves)
+    else:
+        return None
+    return abs(value.value - logged) <= bound
 
 
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:

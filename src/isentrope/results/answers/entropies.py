@@ -43,6 +43,12 @@ def entropies_sentences(result: EntropiesResult) -> Iterator[Sentence]:
             f"{len(result.rows)} rows round to it. Give more of its digits."
         )
         yield Sentence(text, "doubt", WHICH_LOGGED)
+    elif all(row.agrees is None for row in result.rows):
+        text = (
+            f"{logged} cannot be compared: no row has an interval. Use a larger batch_config.B_U, "
+            "or the batch itself as batch_config.U_file."
+        )
+        yield Sentence(text, "doubt", WHICH_LOGGED)
     elif 2 * len(same) > len(result.rows):
         text = (
             f"{logged} agrees within errors with {len(same)} of {len(result.rows)} rows: this U is "
