@@ -76,6 +76,29 @@ def test_runs_of_one_seed_that_cannot_be_paired_say_so():
     assert "as if" not in sentence
 
 
+def test_runs_of_one_policy_are_seldom_said_to_differ_however_many_numbers_a_page_has():
+    rng = np.random.default_rng(1)
+    numbers = 40
+    claimed = [0, 0]
+    for _ in range(100):
+        # the numbers of one batch are correlated
+        both = rng.normal(size=(2, 64, 1)) + 2 * rng.normal(size=(2, 64, numbers))
+        panels = [
+            Panel(
+                Source("", ""), "", "", "",
+                numbers={str(k): Estimate.from_influences(
+                    x.mean(), (x - x.mean()) / 64, unit="", method=""
+                ) for k, x in enumerate(run.T)},
+            )
+            for run in both
+        ]  # fmt: skip
+        for k, among in enumerate((1, numbers)):
+            sentences = [sentence for _, sentence in differences(*panels, among=among)]
+            claimed[k] += any("in B." in sentence for sentence in sentences)
+    assert claimed[1] <= 8  # of 100
+    assert claimed[0] > 40
+
+
 def test_an_interval_without_an_end_says_so():
     half = Estimate(2.0, 1.0, 1.0, nan, 8, "", "")
     assert with_interval(half) == "2 [1,\u00a0∞)"

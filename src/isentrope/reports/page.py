@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
-from isentrope.reports.panel import Panel, differences, templates
+from isentrope.reports.panel import Panel, compared_numbers, differences, templates
 from isentrope.reports.points import point_values
 from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST
@@ -173,22 +173,30 @@ def _sections(
         }
         for column in columns
     ]
+    by_section: list[tuple[PageSection, list[Any]]] = []
     for sections in zip(*(column.sections for column in columns), strict=True):
         keys = dict.fromkeys(panel.key for section in sections for panel in section.panels)
         rows = [[panels[key] for panels in shown if key in panels] for key in keys]
-        compared = [(row, _compared(row)) for row in rows if len(row) >= min(2, len(columns))]
-        if compared:
-            yield sections[0], compared
+        by_section.append((sections[0], [r for r in rows if len(r) >= min(2, len(columns))]))
+    among = sum(
+        len(compared_numbers(row[0]["panel"], other["panel"]))
+        for _, rows in by_section
+        for row in rows
+        for other in row[1:]
+    )
+    for section, rows in by_section:
+        if rows:
+            yield section, [(row, _compared(row, among)) for row in rows]
 
 
-def _compared(row: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences on the numbers of each panel beside those of the first."""
+def _compared(row: Sequence[Mapping[str, Any]], among: int) -> list[str]:
+    """Sentences on the numbers of each panel beside those of the first, of so many on the page."""
     first, *others = row
     return [
         sentence
         for other in others
         for _, sentence in differences(
-            first["panel"], other["panel"], (first["label"], other["label"])
+            first["panel"], other["panel"], (first["label"], other["label"]), among
         )
     ]
 

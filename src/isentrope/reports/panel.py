@@ -10,6 +10,10 @@ and d_high likewise (MOVER; Zou & Donner 2008), from both intervals as they are,
 Fieller's or on a logarithm. ρ is the correlation of the two numbers: that of the influences of the
 prompts, where both runs were measured on the same prompts, else 0. Where either has no interval of
 its own, its error is not to be trusted and no difference is given.
+
+A page has many differences, and of two runs of one policy a twentieth of their 95 % intervals
+excludes zero. "Higher" and "lower" are said where zero is excluded by intervals that hold for all
+differences of the page at once (Bonferroni).
 """
 
 import math
@@ -23,6 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import confidence_of_each, t_quantile
 from isentrope.reports.drawing import (
     FEW_POINTS,
     TRAINING_STEP,
@@ -121,12 +126,25 @@ class Panel:
         return {**self.numbers, **drawn, **self.numbers}
 
 
+CONFIDENCE = 0.95
+"""With which all differences of a page are said at once."""
+
 PAIRED = ", paired by prompt"
 SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
 
 
+def compared_numbers(first: Panel, second: Panel) -> list[str]:
+    """Names of the numbers that the panels of two runs both have."""
+    others = second.compared
+    return [
+        name
+        for name, estimate in first.compared.items()
+        if name in others and math.isfinite(estimate.value + others[name].value)
+    ]
+
+
 def differences(
-    first: Panel, second: Panel, labels: tuple[str, str] = ("A", "B")
+    first: Panel, second: Panel, labels: tuple[str, str] = ("A", "B"), among: int = 1
 ) -> Iterator[tuple[Estimate | None, str]]:
     """What the panels of two runs say of each number that both have.
 
@@ -134,30 +152,44 @@ def differences(
         first: The panel of one run.
         second: That of another.
         labels: Of both runs.
+        among: Differences of the whole page.
 
     Yields:
         Second less first, None where an error is not known, and the sentence on it, with what its
         interval counts of the draws that the runs share.
     """
-    others = second.compared
-    for name, in_first in first.compared.items():
-        in_second = others.get(name)
-        if in_second is None or not math.isfinite(in_first.value + in_second.value):
-            continue
+    for name in compared_numbers(first, second):
+        in_first = first.compared[name]
+        in_second = second.compared[name]
         seeds = first.source.made_with.seeds
         note = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
         rho = _correlation(first.influences.get(name), second.influences.get(name))
         apart = difference(in_first, in_second, rho or 0.0)
         words = "an error is not known, so the difference has no interval"
         if apart is not None:
-            verdict = f"{'higher' if apart.value > 0 else 'lower'} in {labels[1]}"
-            if apart.covers(0.0):
-                verdict = "which may be chance"
             note = note if rho is None else PAIRED
-            words = f"difference {with_interval(apart)}{note}, {verdict}"
+            words = f"difference {with_interval(apart)}{note}, {_verdict(apart, labels[1], among)}"
         values = zip((in_first, in_second), labels, strict=True)
         both = " and ".join(f"{with_interval(value)} in {label}" for value, label in values)
         yield apart, f"{name}: {both}; {words}."
+
+
+def _verdict(apart: Estimate, label: str, among: int) -> str:
+    """Whether a run is known to have more or less, where so many differences are shown."""
+    if apart.covers(0.0):
+        return "which may be chance"
+    up = apart.value > 0
+    half = apart.value - apart.ci_low if up else apart.ci_high - apart.value
+    freedom = _freedom(apart)
+    longer = t_quantile(freedom, confidence_of_each(CONFIDENCE, among)) / t_quantile(freedom)
+    if abs(apart.value) > longer * half:
+        return f"{'higher' if up else 'lower'} in {label}"
+    return f"which may be chance among the {among} differences of this page"
+
+
+def _freedom(estimate: Estimate) -> float:
+    """Degrees of freedom of an error; where they are not known, units less one."""
+    return estimate.degrees_of_freedom or max(estimate.n - 1.0, 1.0)
 
 
 def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:
@@ -197,6 +229,7 @@ def difference(first: Estimate, second: Estimate, correlation: float = 0.0) -> E
         min(first.n, second.n),
         f"difference of {first.unit}",
         "MOVER",
+        degrees_of_freedom=min(_freedom(first), _freedom(second)),
     )
 
 
