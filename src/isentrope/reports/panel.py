@@ -126,9 +126,6 @@ class Panel:
         return {**self.numbers, **drawn, **self.numbers}
 
 
-CONFIDENCE = 0.95
-"""With which all differences of a page are said at once."""
-
 PAIRED = ", paired by prompt"
 SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
 
@@ -181,7 +178,7 @@ def _verdict(apart: Estimate, label: str, among: int) -> str:
     up = apart.value > 0
     half = apart.value - apart.ci_low if up else apart.ci_high - apart.value
     freedom = _freedom(apart)
-    longer = t_quantile(freedom, confidence_of_each(CONFIDENCE, among)) / t_quantile(freedom)
+    longer = t_quantile(freedom, confidence_of_each(0.95, among)) / t_quantile(freedom)
     if abs(apart.value) > longer * half:
         return f"{'higher' if up else 'lower'} in {label}"
     return f"which may be chance among the {among} differences of this page"
