@@ -23,7 +23,8 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
+from inspect import signature
 from threading import Lock
 from typing import Any
 
@@ -236,6 +237,12 @@ def keeps_plain_cache(model: Any) -> bool:
     )
 
 
+@cache
+def _name_of_cache(decoder: type) -> str:
+    """The argument of a decoder that is its cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in signature(decoder.forward).parameters else "past_key_values"
+
+
 def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
     """The hidden states that predict a micro-batch's tokens; the prompt runs once.
 
@@ -251,7 +258,8 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
     """
     shared: Any = DynamicCache()
     states: list[Tensor] = []
-    decoder(input_ids=batch.input_ids[:1, : batch.prompt], past_key_values=shared, use_cache=True)
+    name = _name_of_cache(type(decoder))
+    decoder(input_ids=batch.input_ids[:1, : batch.prompt], use_cache=True, **{name: shared})
     if shared.get_seq_length() != batch.prompt:
         raise RuntimeError("The model leaves no keys and values of a prompt in the cache.")
     for part in batch.parts:
@@ -262,8 +270,8 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
         ]
         hidden = decoder(
             input_ids=batch.input_ids[part.start : part.stop, batch.prompt : part.length],
-            past_key_values=DynamicCache(kept),
             use_cache=True,
+            **{name: DynamicCache(kept)},
         )[0]
         inside = (batch.rows >= part.start) & (batch.rows < part.stop)
         rows = batch.rows[inside] - part.start
