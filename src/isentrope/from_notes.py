@@ -41,9 +41,9 @@ class EntropyMeasurements:
         for result in run.results:
             for sentence in result.warnings:
                 log.warning("%s: %s", result.policy.name, sentence)
-        each = [
+        contents = [
             result.to_dict() | {"B_E": result.batches.B_E, "B_U": result.batches.B_U}
             for result in run.results
         ]
-        content = each[0] if len(each) == 1 else {"measurements": each}
+        content = contents[0] if len(contents) == 1 else {"measurements": contents}
         return content | {"run_folder": str(run.folder)}

@@ -177,12 +177,12 @@ def note_missing_steps(state: OptimizerState, checkpoint: CheckpointFacts) -> li
         return []
     number = checkpoint.files.step
     counts = [float(moments["step"]) for moments in state.moments.values() if "step" in moments]
-    taken = max(counts, default=0.0)
+    steps = max(counts, default=0.0)
     scaled = (checkpoint.path / "scaler.pt").is_file()
-    if number is None or not counts or scaled or taken >= number:
+    if number is None or not counts or scaled or steps >= number:
         return []
     return [
-        f"{FEWER_STEPS} {taken:g} steps, and {checkpoint.path.name} is of step {number}: it "
+        f"{FEWER_STEPS} {steps:g} steps, and {checkpoint.path.name} is of step {number}: it "
         "began anew in training, or steps were left out. The step that is measured is the one from "
         "its state."
     ]

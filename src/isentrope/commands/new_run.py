@@ -42,9 +42,22 @@ class NewRun(Reader):
             require_present(config)
             require_trainable(config)
 
+    def read_configuration(self) -> Any:
+        """The configuration of a run that starts."""
+        from isentrope.config.io import KINDS, load_config
+
+        assert self.config is not None
+        return load_config(self.config, self.overrides, KINDS[self.name])
+
     def settings_of_begun(self) -> Any:
         """The configuration of a run that goes on."""
-        raise NotImplementedError
+        from isentrope.config.io import KINDS
+        from isentrope.run.begun import begun_settings
+        from isentrope.training.run_files import RunFiles
+
+        assert self.resume is not None
+        kind: Any = KINDS[self.name]  # of a verb that trains
+        return begun_settings(RunFiles(self.resume), self.overrides, kind)
 
     def require_one_beginning(self) -> None:
         """Refuse a run that has no beginning, or several."""

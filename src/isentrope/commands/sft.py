@@ -24,23 +24,6 @@ class SftCommand(NewRun, Changeable):
             return resume_sft(self.resume, self.overrides)
         return sft(self.configuration)
 
-    def read_configuration(self) -> Any:
-        """The configuration of a run that starts."""
-        from isentrope.config.io import load_config
-        from isentrope.config.train import SftConfig
-
-        assert self.config is not None
-        return load_config(self.config, self.overrides, SftConfig)
-
-    def settings_of_begun(self) -> Any:
-        """The configuration of a run that goes on."""
-        from isentrope.config.train import SftConfig
-        from isentrope.run.begun import begun_settings
-        from isentrope.training.run_files import RunFiles
-
-        assert self.resume is not None
-        return begun_settings(RunFiles(self.resume), self.overrides, SftConfig)
-
     def shown(self, outcome: Any) -> Iterator[Any]:
         """The last loss, what held-out prompts are answered, and where the model is."""
         yield f"Loss of the last step: {outcome.loss:.4f} nats per token"

@@ -44,24 +44,13 @@ class TrainCommand(NewRun, Start, Changeable):
             return branch(self.start, self.overrides)
         return train(self.configuration)
 
-    def read_configuration(self) -> Any:
-        """The configuration of a run that starts."""
-        from isentrope.config.io import load_config
-        from isentrope.config.train import TrainConfig
-
-        assert self.config is not None
-        return load_config(self.config, self.overrides, TrainConfig)
-
     def settings_of_begun(self) -> Any:
         """The configuration of a run that goes on, or begins at a checkpoint of another."""
-        from isentrope.config.train import TrainConfig
-        from isentrope.run.begun import begun_settings, branched_settings
-        from isentrope.training.run_files import RunFiles
+        from isentrope.run.begun import branched_settings
 
-        if self.start is not None:
-            return branched_settings(self.start, self.overrides)[2]
-        assert self.resume is not None
-        return begun_settings(RunFiles(self.resume), self.overrides, TrainConfig)
+        if self.start is None:
+            return super().settings_of_begun()
+        return branched_settings(self.start, self.overrides)[2]
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """What its log says from the first step to the last, where the run is, and what is next."""

@@ -147,7 +147,7 @@ def _evaluate_fourth_difference(
 def _find_eta_that_parameters_resolve(theta: Vector, direction: Vector) -> float:
     """Smallest η at which ‖min(|v|, u|θ|/η)‖ ≤ 1 % of ‖v‖; 0 where θ is 0 in what v moves."""
     size = {n: v.double().abs() for n, v in direction.items()}
-    most = MAX_ROUNDING_LOSS * norm(size)
+    allowed = MAX_ROUNDING_LOSS * norm(size)
     roundoff = {
         n: torch.finfo(p.dtype).eps / 2 * p.double().abs().to(size[n].device)
         for n, p in theta.items()
@@ -157,9 +157,9 @@ def _find_eta_that_parameters_resolve(theta: Vector, direction: Vector) -> float
         return norm({n: v.minimum(roundoff[n] / eta) for n, v in size.items()})
 
     # where θ is 0 nothing is lost, however small η is
-    if norm({n: v.where(roundoff[n] > 0, 0.0) for n, v in size.items()}) <= most:
+    if norm({n: v.where(roundoff[n] > 0, 0.0) for n, v in size.items()}) <= allowed:
         return 0.0
-    eta = norm(roundoff) / most  # enough, by far where v moves few parameters
-    while lost(eta / 2) <= most:
+    eta = norm(roundoff) / allowed  # enough, by far where v moves few parameters
+    while lost(eta / 2) <= allowed:
         eta /= 2
     return eta

@@ -52,11 +52,11 @@ def tail_degrees_of_freedom(values: Tensor) -> float:
     Returns:
         2/ξ, between 1 and n − 1.
     """
-    most = len(values) - 1.0
+    highest = len(values) - 1.0
     squares = (values.double() - values.double().mean()).square()
     if not float(squares.max()) > 0:
-        return most  # all equal
-    return min(max(2 * _estimate_tail_index(squares), 1.0), most)
+        return highest  # all equal
+    return min(max(2 * _estimate_tail_index(squares), 1.0), highest)
 
 
 def degrees_of_freedom_of_sums(values: Tensor) -> float:
@@ -200,5 +200,7 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
     effective = participation(values)
     if effective >= n / 2:
         return ()
-    few = held_by_few("the noise", effective, unit, n)
-    return (f"{few}: the value is likely too small, and the interval is long for that reason.",)
+    sentence = held_by_few("the noise", effective, unit, n)
+    return (
+        f"{sentence}: the value is likely too small, and the interval is long for that reason.",
+    )

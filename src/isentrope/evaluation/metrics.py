@@ -160,8 +160,8 @@ def _estimate_ratio(
     jackknife = infinitesimal_jackknife(
         lambda omega: (shift + (omega @ a) / (omega @ b))[None], _tensor(prompts).long()
     )
-    few = positive and jackknife.n_units < MIN_PROMPTS_FOR_INTERVAL
-    warnings = (_FEW_PROMPTS.format(jackknife.n_units),) if few else ()
+    too_few = positive and jackknife.n_units < MIN_PROMPTS_FOR_INTERVAL
+    warnings = (_FEW_PROMPTS.format(jackknife.n_units),) if too_few else ()
     if unit.startswith("nats"):  # of one number of prompts, unlike lengths of correct responses
         warnings += too_few_for_modes(jackknife.n_units)
     options = {"unit": unit, "method": method, "warnings": warnings}

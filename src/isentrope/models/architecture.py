@@ -106,12 +106,12 @@ def family_of(lm: Any) -> str:
     from transformers.models.auto import modeling_auto as auto
 
     kind = getattr(text_config(lm), "model_type", None) or getattr(lm.config, "model_type", None)
-    both = (
+    with_encoder = (
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     )
     for names, family in (
-        (both, "encoder-decoder"),
+        (with_encoder, "encoder-decoder"),
         ((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,), "encoder"),
     ):
         if any(kind in part for part in names):

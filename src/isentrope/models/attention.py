@@ -67,8 +67,8 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
     sequences, length = input_ids.shape
     heads = getattr(text_config(model), "num_attention_heads", None) or 1
     cpu = input_ids.device.type == "cpu"
-    held = min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD
-    long = sequences * heads * length * length > held
+    limit = min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD
+    long = sequences * heads * length * length > limit
     with _InBlocks(directions) if long else _masks_made_once():
         yield
 
@@ -135,11 +135,11 @@ def _attend_with_shared_mask(
 
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
     """Queries of a block."""
-    each = query.shape[:-2].numel() * keys * directions
-    most = max(1, WEIGHTS_HELD // each)
+    weights_of_query = query.shape[:-2].numel() * keys * directions
+    at_once = max(1, WEIGHTS_HELD // weights_of_query)
     if query.device.type != "cpu":
-        return most
-    return min(most, max(QUERIES_OF_CPU, WEIGHTS_OF_CPU // each))
+        return at_once
+    return min(at_once, max(QUERIES_OF_CPU, WEIGHTS_OF_CPU // weights_of_query))
 
 
 class _InBlocks(TorchFunctionMode):
@@ -264,14 +264,14 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
         raise RuntimeError("The model leaves no keys and values of a prompt in the cache.")
     for part in batch.parts:
         size = part.stop - part.start
-        kept = [
+        cache = [
             (layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
             for layer in shared.layers
         ]
         hidden = decoder(
             input_ids=batch.input_ids[part.start : part.stop, batch.prompt : part.length],
             use_cache=True,
-            **{name: DynamicCache(kept)},
+            **{name: DynamicCache(cache)},
         )[0]
         inside = (batch.rows >= part.start) & (batch.rows < part.stop)
         rows = batch.rows[inside] - part.start

@@ -49,8 +49,8 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
     if HUB_NAME.fullmatch(source) and (allow_hub or chosen is not None):
         return source
     above = (parent / source for parent in folder.resolve().parents if source)
-    there = next((path for path in above if (path / "config.json").is_file()), None)
-    example = f" (there is one in {there})" if there else ""
+    nearest = next((path for path in above if (path / "config.json").is_file()), None)
+    example = f" (there is one in {nearest})" if nearest else ""
     raise FileNotFoundError(
         f"The base model of the adapter in {folder}, {source or 'which it does not name'}, does "
         f"not exist relative to {Path.cwd()}: give its folder{example}, or its name on the model "

@@ -197,18 +197,18 @@ def as_trained(
     """
     tokens = rollouts.prompt_ids, rollouts.response_ids
     ones = tuple([torch.ones_like(x) for x in ids] for ids in tokens)
-    ids, seen = (
+    ids, mask = (
         torch.cat((pad_sequence(p, True, padding_side="left"), pad_sequence(r, True)), 1)
         for p, r in (tokens, ones)
     )
-    left = max(map(len, rollouts.prompt_ids))
+    prompt_length = max(map(len, rollouts.prompt_ids))
     batches: list[MicroBatch] = []
     for of_training in torch.split(torch.arange(len(ids)), micro_batch or len(ids)):
         for part in torch.split(of_training, max(1, max_tokens // ids.shape[1])):
             plain = padded(rollouts, [int(i) for i in part])
-            columns = left - 1 + plain.positions
+            columns = prompt_length - 1 + plain.positions
             batches.append(
-                replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])
+                replace(plain, input_ids=ids[part], columns=columns, attention_mask=mask[part])
             )
     share = batches[ranks.rank :: ranks.size]
     idle = replace(batches[0], counted=False)

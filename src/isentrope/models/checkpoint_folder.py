@@ -110,8 +110,8 @@ def way_out(folder: Path) -> str:
     files = {file.name for file in folder.iterdir()}
     weights = {name for name in files if name.endswith(".safetensors")}
     if weights and not files & {"config.json", "adapter_config.json"}:
-        there = [name for name in ("optimizer.bin", "optimizer.pt") if name in files]
-        state = f", and set checkpoint.optimizer_path to {folder / there[0]}" if there else ""
+        states = [name for name in ("optimizer.bin", "optimizer.pt") if name in files]
+        state = f", and set checkpoint.optimizer_path to {folder / states[0]}" if states else ""
         return (
             "It has weights without their configuration, as accelerate's save_state leaves them: "
             "write that by config.save_pretrained(FOLDER), of a PEFT model all by "

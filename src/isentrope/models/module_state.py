@@ -144,8 +144,8 @@ def _identify_contents(tables: list[Any]) -> tuple[list[int], list[int]]:
     """How many things each container holds, and which: the copies keep these, and so their ids."""
     # one view at a time: a list of them makes the collector of garbage look through the process
     values = (table.values() for table in tables if isinstance(table, dict))
-    held = chain(chain.from_iterable(tables), chain.from_iterable(values))
-    return [*map(len, tables)], [*map(id, held)]
+    contents = chain(chain.from_iterable(tables), chain.from_iterable(values))
+    return [*map(len, tables)], [*map(id, contents)]
 
 
 def _put_back(container: Any, content: Any) -> None:

@@ -132,8 +132,10 @@ def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[st
         if isinstance(module, _DropoutNd):
             rate = 0.0 if attributes_only else module.p
         else:  # the largest that a module keeps as a number
-            kept = [x for key, x in vars(module).items() if "drop" in key and isinstance(x, float)]
-            rate = max(kept, default=0.0)
+            rates_kept = [
+                x for key, x in vars(module).items() if "drop" in key and isinstance(x, float)
+            ]
+            rate = max(rates_kept, default=0.0)
         if rate > 0:
             rates[name] = rate
     return rates

@@ -181,8 +181,8 @@ class Estimate:
         se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
-            few = held_by_few("this number", carriers, "responses")
-            warnings = (*warnings, f"{few}: {_LONG}")
+            sentence = held_by_few("this number", carriers, "responses")
+            warnings = (*warnings, f"{sentence}: {_LONG}")
         freedom = min(max((carriers - 1) / order, 1.0), n - 1.0)
         return cls.from_standard_error(
             value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options

@@ -64,12 +64,12 @@ def nearest_temperature(policy: Policy, rollouts: Rollouts) -> tuple[float, Tens
     Returns:
         The temperature, and (n, t) the scorer's log-probabilities at it.
     """
-    few = rollouts.select(range(min(RESPONSES_COMPARED, len(rollouts))))
-    mask = few.mask
-    kept = few.padded("sampler_logprobs")
+    sample = rollouts.select(range(min(RESPONSES_COMPARED, len(rollouts))))
+    mask = sample.mask
+    recorded = sample.padded("sampler_logprobs")
 
     def disagreement(temperature: float) -> float:
-        gap = kept - logprobs_at(policy, few, temperature)
+        gap = recorded - logprobs_at(policy, sample, temperature)
         return root_mean_square(gap[mask])
 
     options: dict[str, Any] = {"bounds": TEMPERATURES, "options": {"xatol": 1e-6}}

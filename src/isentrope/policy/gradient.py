@@ -182,8 +182,7 @@ def weighted_gradients(
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
     if policy.spreads_theta and len(weights) > 1:
-        each = ([w] for w in weights)
-        return [weighted_gradients(policy, rollouts, w, ranks, micro_batch)[0] for w in each]
+        return [weighted_gradients(policy, rollouts, [w], ranks, micro_batch)[0] for w in weights]
     require_no_checkpointing(policy.model)
     rollouts.require_fit(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}

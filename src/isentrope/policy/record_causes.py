@@ -97,9 +97,9 @@ class Record:
             The cause.
         """
         mask = self.scores.mask
-        left = root_mean_square((self.kept - logprobs)[mask])
+        remainder = root_mean_square((self.kept - logprobs)[mask])
         difference = root_mean_square((self.kept - self.scores.logprobs)[mask])
-        return Cause(fault, words, left, difference)
+        return Cause(fault, words, remainder, difference)
 
 
 def tolerance_of(policy: Policy) -> float:
@@ -261,24 +261,24 @@ def _guess_shifts(record: Record) -> Iterator[Cause]:
         ("before", slice(1, None), slice(None, -1)),
         ("after", slice(None, -1), slice(1, None)),
     ):
-        both = mask[:, token] & mask[:, neighbour]
-        if int(both.sum()) < ENOUGH_TOKENS:
+        pairs = mask[:, token] & mask[:, neighbour]
+        if int(pairs.sum()) < ENOUGH_TOKENS:
             continue
         words = f"each is that of the token {place} it: move them by one position"
-        left = root_mean_square((kept[:, token] - scored[:, neighbour])[both])
-        difference = root_mean_square((kept - scored)[:, token][both])
-        yield Cause("moved", words, left, difference)
+        remainder = root_mean_square((kept[:, token] - scored[:, neighbour])[pairs])
+        difference = root_mean_square((kept - scored)[:, token][pairs])
+        yield Cause("moved", words, remainder, difference)
 
 
 def _guess_filters(record: Record) -> Iterator[Cause]:
     """The guess that a filter of the sampler renormalised the policy's own."""
-    few = record.rollouts.select(range(min(RESPONSES_COMPARED, len(record.kept))))
-    gap = (record.kept - record.scores.logprobs)[: len(few), : few.mask.shape[1]]
-    name, raised = nearest_filter(record.policy, few, gap)
+    sample = record.rollouts.select(range(min(RESPONSES_COMPARED, len(record.kept))))
+    gap = (record.kept - record.scores.logprobs)[: len(sample), : sample.mask.shape[1]]
+    name, raised = nearest_filter(record.policy, sample, gap)
     words = (
         f"a filter renormalised them, as {name} does: they are higher than the policy's own by "
         f"-log S, where S is the probability that it keeps: {WITHOUT_FILTER}"
     )
-    if int((gap[few.mask] > RECORD_TOLERANCE).sum()) >= ENOUGH_TOKENS:
-        left = root_mean_square((gap - raised)[few.mask])
-        yield Cause("truncated", words, left, root_mean_square(gap[few.mask]))
+    if int((gap[sample.mask] > RECORD_TOLERANCE).sum()) >= ENOUGH_TOKENS:
+        remainder = root_mean_square((gap - raised)[sample.mask])
+        yield Cause("truncated", words, remainder, root_mean_square(gap[sample.mask]))

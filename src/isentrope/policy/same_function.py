@@ -61,12 +61,12 @@ def require_own_logits(
         UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
             logits.
     """
-    most = max(1, min(OWN_TOKENS, LOGITS_HELD // int(text_config(scorer.lm).vocab_size)))
-    if rollouts is None or not bool(rollouts.mask[:, :most].any()):
+    length = max(1, min(OWN_TOKENS, LOGITS_HELD // int(text_config(scorer.lm).vocab_size)))
+    if rollouts is None or not bool(rollouts.mask[:, :length].any()):
         require_same_function(scorer, softmax, precision)
         return
-    row = int(rollouts.mask[:, :most].sum(1).argmax())
-    first = rollouts.response_ids[row][:most]  # all of them taken as drawn
+    row = int(rollouts.mask[:, :length].sum(1).argmax())
+    first = rollouts.response_ids[row][:length]  # all of them taken as drawn
     m = len(first)
     drawn = rollouts.mask[row][:m]  # what the policy did not draw has no score
     sequence = Rollouts([rollouts.prompt_ids[row]], [first], torch.zeros(1, dtype=torch.long))

@@ -88,6 +88,6 @@ def tokens_in(memory: int, model: Any, head: Any) -> int:
         At least one, a power of two.
     """
     layers = [m for n, m in model.named_modules() if "lora_" not in n and m != head]
-    kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
-    fitting = max(1, memory // max(1, 4 * kept))
+    numbers = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
+    fitting = max(1, memory // max(1, 4 * numbers))
     return 2 ** (fitting.bit_length() - 1)

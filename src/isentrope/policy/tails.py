@@ -57,8 +57,8 @@ def nearest_filter(policy: Policy, rollouts: Rollouts, gap: Tensor) -> tuple[str
 
     with torch.no_grad():
         (logs,) = collect_columns(policy, rollouts, packed)  # (n, t, settings)
-    left = (gap[..., None] + logs)[rollouts.mask].square().mean(0)
-    best = int(left.argmin())
+    remainders = (gap[..., None] + logs)[rollouts.mask].square().mean(0)
+    best = int(remainders.argmin())
     names = [
         f"{name}={setting:.4g}"
         for name, settings in FILTER_SETTINGS.items()

@@ -79,9 +79,9 @@ def rows_held(columns: int, device: torch.device, *, in_graph: bool = False) -> 
     Returns:
         On a card as many as its memory allows, without a graph.
     """
-    few = in_graph or device.type == "cpu"
-    held = LOGITS_HELD if few else logits_held(capacity(device))
-    return max(1, held // columns)
+    if in_graph or device.type == "cpu":
+        return max(1, LOGITS_HELD // columns)
+    return max(1, logits_held(capacity(device)) // columns)
 
 
 class NotFiniteError(ValueError):

@@ -138,8 +138,8 @@ class OnlineNoiseScale(SavedFields):
         t = t_quantile(min(df, effective - 1))
         # from sums of squares the distance of |G|² is u² = f τ²/(f − 1 + τ²), τ in its errors
         square = s["den"] ** 2 / s["dd"]
-        left = effective - square
-        distance = math.sqrt((effective - 1) * square / left) if left > 0 else math.inf
+        difference = effective - square
+        distance = math.sqrt((effective - 1) * square / difference) if difference > 0 else math.inf
         t = quantile_from(t, distance)
         if math.isinf(t):
             return math.nan, math.nan

@@ -73,10 +73,10 @@ def _curve(curve: Series, axes: Axes, x: str, y: str) -> PointGroup:
     """The points of a curve; of a line one at each place across."""
     across, unit_across = _name_and_unit(x)
     quantity, unit = _name_and_unit(y)
-    both = "-" not in curve.fmt
+    by_height = "-" not in curve.fmt
     points = [
         (*place, _written(curve.x[k]), _written(curve.y[k]))
-        for k, place in _places(axes, _numbers(curve.x), _numbers(curve.y), both)
+        for k, place in _places(axes, _numbers(curve.x), _numbers(curve.y), by_height)
     ]
     name = f"{curve.label} · " if curve.label else ""
     return f"{name}{across} ", f"{unit_across} · {quantity} ", unit, points
@@ -122,7 +122,7 @@ def _in_figure(axes: Axes, values: np.ndarray) -> np.ndarray:
 
 
 def _places(
-    axes: Axes, x: np.ndarray, y: np.ndarray, both: bool
+    axes: Axes, x: np.ndarray, y: np.ndarray, by_height: bool
 ) -> list[tuple[int, tuple[int, int]]]:
     """Numbers of the points to be read, and their places in the figure.
 
@@ -130,7 +130,7 @@ def _places(
         axes: In which they are drawn.
         x: Values across.
         y: Values upward.
-        both: Whether points at one place across are distinguished by their height.
+        by_height: Whether points at one place across are distinguished by their height.
 
     Returns:
         Pairs of a number and a place, in order.
@@ -142,5 +142,5 @@ def _places(
     inside &= ((places >= low - 2) & (places <= high + 2)).all(1)
     kept = np.flatnonzero(inside)
     places = places[kept].round().astype(int)
-    _, firsts = np.unique(places[:, : 1 + both] // NEAREST, axis=0, return_index=True)
+    _, firsts = np.unique(places[:, : 1 + by_height] // NEAREST, axis=0, return_index=True)
     return [(int(kept[k]), (int(places[k, 0]), int(places[k, 1]))) for k in np.sort(firsts)]

@@ -73,8 +73,8 @@ def resolved_content(
     return dump_config(ran, omit=omit).encode()
 
 
-def heed(config: _Config, words: str = "This configuration is of a run") -> None:
-    """Log at the level that a configuration asks for, and say what else it was run with."""
+def prepare_log(config: _Config, words: str = "This configuration is of a run") -> None:
+    """Log at the level of a configuration, and say with which other versions it was run."""
     log.setLevel(config.output.log_level)
     if config.provenance is not None:
         for difference in content_differences(config.provenance):
@@ -115,12 +115,12 @@ def git_commit(folder: Path) -> str | None:
 
 def content_differences(made_with: Mapping[str, Any]) -> list[str]:
     """What is another version here than in `provenance`: ["torch 2.12.0 then, 2.13.0 now"]."""
-    then, now = (
+    before, now = (
         {k: x[k] for k in ("isentrope", "python") if k in x} | x.get("packages", {})
         for x in (made_with, versions())
     )
     return [
         f"{name} {old} then, {now.get(name, 'absent')} now"
-        for name, old in then.items()
+        for name, old in before.items()
         if now.get(name) != old
     ]

@@ -41,9 +41,11 @@ def changed(before: Content, now: Content, may_change: Collection[str] = ()) -> 
 
 def known_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
-    both = [part for part in now if part in before]
+    shared = [part for part in now if part in before]
     return [
-        p for p in both if before[p].startswith(UNKNOWN_DIGEST) == now[p].startswith(UNKNOWN_DIGEST)
+        p
+        for p in shared
+        if before[p].startswith(UNKNOWN_DIGEST) == now[p].startswith(UNKNOWN_DIGEST)
     ]
 
 

@@ -150,31 +150,31 @@ def schedule_has_end(trainer: Content) -> bool:
 
 
 def require_same_run(
-    checkpoint: Path, saved: Content, now: Content, *, branched: bool = False
+    checkpoint: Path, saved: Content, current: Content, *, branched: bool = False
 ) -> None:
     """Refuse to resume from a checkpoint whose states are of other parameters, prompts or settings.
 
     Args:
         checkpoint: The checkpoint.
         saved: Its contract.
-        now: The contract of the resumed run.
+        current: The contract of the resumed run.
         branched: Whether it is another run that begins there, whose settings may differ.
     """
     compared = {*_STATES} if branched else {*_STATES, *OF_THE_STEP}
-    keys = now.keys() & compared
+    keys = current.keys() & compared
     before, today = (
         Identity(flat_settings({key: side[key] for key in keys & side.keys()}))
-        for side in (saved, now)
+        for side in (saved, current)
     )
     require_same(checkpoint, before, today, cure=RESUMED)
 
 
-def changed_settings(then: Content, now: Content) -> dict[str, list[Any]]:
+def changed_settings(before: Content, after: Content) -> dict[str, list[Any]]:
     """What a branch changes.
 
     Args:
-        then: `flat_settings` of the parent.
-        now: That of the branch.
+        before: `flat_settings` of the parent.
+        after: That of the branch.
 
     Returns:
         Key → both values.
@@ -182,10 +182,11 @@ def changed_settings(then: Content, now: Content) -> dict[str, list[Any]]:
     Raises:
         ConfigError: If a setting that a branch shares with its parent is another.
     """
-    keys = changed(then, now)
+    keys = changed(before, after)
     if fixed := [key for key in keys if key.startswith(FIXED)]:
         raise ConfigError(
-            f"{fixed[0]} cannot change in a branch (it was {then.get(fixed[0])} and is "
-            f"{now.get(fixed[0])}): the states it takes over depend on it. Start a new run instead."
+            f"{fixed[0]} cannot change in a branch (it was {before.get(fixed[0])} and is "
+            f"{after.get(fixed[0])}): the states it takes over depend on it. Start a new run "
+            "instead."
         )
-    return {key: [then.get(key), now.get(key)] for key in keys}
+    return {key: [before.get(key), after.get(key)] for key in keys}

@@ -185,7 +185,7 @@ class Filling:
         """
         n = self.groups.n
         size = self.groups.size
-        left = math.inf if self.available is None else self.available
+        available = math.inf if self.available is None else self.available
         for round_ in range(1, self.groups.redraw_limit + 2):
             missing = n - self._useful
             # the missing ones, and what else their last batch has room for
@@ -195,7 +195,7 @@ class Filling:
                 if self._useful:
                     enough = ENOUGH * missing * len(self._rewards) / self._useful
                     number = min(number, math.ceil(enough))
-            number = max(missing, number if number < left else int(left))
+            number = max(missing, number if number < available else int(available))
             batch = with_advantages(draw(number), self.groups.advantages)
             assert batch.rewards is not None
             assert batch.advantages is not None
@@ -222,8 +222,8 @@ class Filling:
                 raise ValueError(no_reward(self.reward, len(self._rewards)))
             if round_ == 1 and self.groups.redraw_limit:
                 self._forecast(number)
-            left -= number
-            if left < n - self._useful:
+            available -= number
+            if available < n - self._useful:
                 raise ValueError(self._refusal(f"Among {len(self._rewards)} prompts"))
         raise ValueError(self._refusal(f"After {self.groups.redraw_limit} redraws"))
 
@@ -241,15 +241,15 @@ class Filling:
 
     def _report(self) -> UpdateBatchReport:
         rewards = self._rewards
-        kept = min(self._useful, self.groups.n)
+        used = min(self._useful, self.groups.n)
         return UpdateBatchReport(
             drawn=len(rewards),
-            rejected=len(rewards) - kept,
+            rejected=len(rewards) - used,
             all_right=int((rewards == 1).all(1).sum()),
             all_wrong=int((rewards == 0).all(1).sum()),
             mean_reward=float(rewards.nanmean()),
             entropy_drawn=float(torch.cat(self._entropies).mean()) if self._entropies else None,
-            left_over=self._useful - kept,
+            left_over=self._useful - used,
         )
 
     def _forecast(self, number: int) -> None:

@@ -101,8 +101,9 @@ def sequences_at_once(policy: Policy, longest_prompt: int, response: int, batch_
         return batch_size
     config = text_config(policy.causal_lm)
     size = next(policy.causal_lm.parameters()).element_size()
-    each = cache_bytes(config, 1, longest_prompt + response, size) + next_logits(config, 1)
-    return max(batch_size, int(SHARE_OF_FREE * free_memory(policy.device)) // each)
+    cache = cache_bytes(config, 1, longest_prompt + response, size)
+    free = int(SHARE_OF_FREE * free_memory(policy.device))
+    return max(batch_size, free // (cache + next_logits(config, 1)))
 
 
 def sample_responses(

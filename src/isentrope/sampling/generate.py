@@ -101,11 +101,11 @@ def respond(
         raise ValueError(f"group_size must be at least 1, got {group_size}.")
     require_room(policy, prompts, max_new_tokens)
     index = torch.arange(len(prompts)).repeat_interleave(group_size)
-    each = [prompt for prompt in prompts for _ in range(group_size)]
-    ids = [torch.tensor(prompt.token_ids) for prompt in each]
+    repeated = [prompt for prompt in prompts for _ in range(group_size)]
+    ids = [torch.tensor(prompt.token_ids) for prompt in repeated]
     uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
     drawn = sample_responses(policy, ids, uniforms, max_new_tokens, batch_size, progress)
-    return rollouts_of(policy, each, index, **drawn._asdict(), max_new_tokens=max_new_tokens)
+    return rollouts_of(policy, repeated, index, **drawn._asdict(), max_new_tokens=max_new_tokens)
 
 
 def rollouts_of(

@@ -71,18 +71,18 @@ class Format:
         power = int(f"{se:.{digits - 1}e}".split("e")[1])  # of ten, of the error's first digit
         if math.log10(size) - power > LARGEST_RATIO:
             return f"{self.number(value)} ± {self.number(se, digits)}"
-        few = digits - 1 - power <= MOST_DECIMALS or size >= 0.1
-        short = few and SMALLEST_DECIMAL <= size < LARGEST_DECIMAL
+        few_decimals = digits - 1 - power <= MOST_DECIMALS or size >= 0.1
+        short = few_decimals and SMALLEST_DECIMAL <= size < LARGEST_DECIMAL
         exponent = 0 if short else int(f"{size:e}".split("e")[1])
         scale = 10.0**exponent
         decimals = max(digits - 1 - power + exponent, 0)
         rounded = round(value / scale, decimals) + 0.0  # no "-0"
-        both = f"{rounded:.{decimals}f} ± {se / scale:.{decimals}f}"
+        text = f"{rounded:.{decimals}f} ± {se / scale:.{decimals}f}"
         if self.typeset:
-            both = both.replace("-", "−")
+            text = text.replace("-", "−")
         if short:
-            return both
-        return f"({both})" + (f"·{power_of_ten(scale)}" if self.typeset else f"e{exponent:+03d}")
+            return text
+        return f"({text})" + (f"·{power_of_ten(scale)}" if self.typeset else f"e{exponent:+03d}")
 
     def interval(self, low: float | None, high: float | None) -> str:
         """An interval.

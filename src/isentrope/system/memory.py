@@ -62,10 +62,10 @@ def require_device(device: str) -> None:
         ValueError: If torch sees no such device.
     """
     kind, _, index = device.partition(":")
-    there = torch.cuda.device_count()
-    if kind == "cuda" and int(index or 0) >= there:
+    devices = torch.cuda.device_count()
+    if kind == "cuda" and int(index or 0) >= devices:
         raise ValueError(
-            f"checkpoint.device_map={device}, but torch sees {there or 'no'} CUDA device here."
+            f"checkpoint.device_map={device}, but torch sees {devices or 'no'} CUDA device here."
         )
 
 
@@ -81,8 +81,8 @@ def free_memory(device: str | torch.device) -> int:
     """
     if torch.device(device).type == "cuda":
         require_device(str(device))
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 

@@ -49,8 +49,8 @@ class SmallerPieces(_Base):
         model.train()
         whole = self._prepare_inputs(inputs)
         rows = len(whole["completion_ids"])
-        most = self._rows_at_once or rows
-        open_pieces = [range(k, min(k + most, rows)) for k in range(0, rows, most)]
+        at_once = self._rows_at_once or rows
+        open_pieces = [range(k, min(k + at_once, rows)) for k in range(0, rows, at_once)]
         step = self._step
         loss: Any = 0.0
         while open_pieces:
@@ -81,9 +81,9 @@ class SmallerPieces(_Base):
                 "(training.micro_batch).",
                 *(self._rows_at_once, len(piece)),
             )
-            most = self._rows_at_once
+            at_once = self._rows_at_once
             first = piece.start
-            open_pieces = [range(k, min(k + most, rows)) for k in range(first, rows, most)]
+            open_pieces = [range(k, min(k + at_once, rows)) for k in range(first, rows, at_once)]
         return loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

@@ -124,8 +124,8 @@ class UpdateBatches:
         )
         if world_size() == 1:  # several processes draw equally many
             longest = max(len(prompt.token_ids or ()) for prompt in self.prompts)
-            most = self.groups.max_new_tokens
-            filling.at_once = sequences_at_once(policy, longest, most, self.batch_size)
+            max_new_tokens = self.groups.max_new_tokens
+            filling.at_once = sequences_at_once(policy, longest, max_new_tokens, self.batch_size)
         rollouts, report = filling.fill(draw_groups)
         # those after the last one in the batch depend on how many a round draws
         self.sampler.keep(report.drawn)

@@ -199,8 +199,8 @@ def _match_by_name(
     by_name = dict(zip(ordered, places, strict=True))
     saved_states = {name: states.get(index) or {} for name, (_, index) in by_name.items()}
     group_index = {name: by_name[name][0] for name in policy.names}
-    held = {name: groups[k] for name, k in group_index.items()}
-    stateful = [name for name, group in held.items() if state_keys(rule, group)]
+    group_of = {name: groups[k] for name, k in group_index.items()}
+    stateful = [name for name, group in group_of.items() if state_keys(rule, group)]
     fresh = bool(stateful) and not states
     if fresh and file is not None and not before_first_step(file):
         raise ValueError(
@@ -210,14 +210,14 @@ def _match_by_name(
     if file is not None:
         _require_own_step(file.parent, saved_states)
     rate = float(next(group for group in groups if group["params"])["lr"])
-    if rate == 0 and (other := [n for n, group in held.items() if float(group["lr"]) != 0]):
+    if rate == 0 and (other := [n for n, group in group_of.items() if float(group["lr"]) != 0]):
         raise ValueError(
             "The first param group has learning rate 0, so no direction per unit of it exists, "
-            f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
+            f"while {other[0]!r} has {float(group_of[other[0]]['lr'])}."
         )
     untrained = [name for name in stateful if states and not saved_states[name]]
-    no_moments = {name: dict[str, Any]() for name in held}
-    state = OptimizerState(rule, held, no_moments, rate, source, group_index=group_index)
+    no_moments = {name: dict[str, Any]() for name in group_of}
+    state = OptimizerState(rule, group_of, no_moments, rate, source, group_index=group_index)
     if fresh:
         return replace(state, warnings=(_FRESH,))
     return _with_moments(state, saved_states, untrained, theta)
@@ -230,22 +230,22 @@ def _with_moments(
     theta: Mapping[str, Tensor],
 ) -> OptimizerState:
     """A state with the moments that were saved of each trained parameter, in float64."""
-    held = state.groups
-    trained = {name: held[name] for name in held if name not in untrained}
-    kept = select_moments(state.rule, trained, saved)
+    groups = state.groups
+    trained = {name: groups[name] for name in groups if name not in untrained}
+    entries = select_moments(state.rule, trained, saved)
     notes: list[str] = []
     if untrained:
         notes.append(
-            f"{len(untrained)} of {len(held)} parameters, the first {untrained[0]!r}, have no "
+            f"{len(untrained)} of {len(groups)} parameters, the first {untrained[0]!r}, have no "
             "state beside others: training gave them no gradient, and the step does not move them."
         )
     return replace(
         state,
-        moments=state.moments | read_moments(kept, theta),
+        moments=state.moments | read_moments(entries, theta),
         warnings=tuple(notes),
         types={
             name: x.dtype
-            for name, moments in kept.items()
+            for name, moments in entries.items()
             for key, x in reversed(moments.items())  # the first one counts
             if key != "step"
         },

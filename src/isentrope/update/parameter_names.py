@@ -154,11 +154,11 @@ def names_of_states(
     """
     sizes = [len(group["params"]) for group in groups]
     live = None if chosen is not None else _match_by_identity(policy, parameters)
-    held = [index for group in groups for index in group["params"]]
+    indices = [index for group in groups for index in group["params"]]
     stored = None
     source = ""
-    if all(isinstance(index, str) for index in held):
-        stored = held
+    if all(isinstance(index, str) for index in indices):
+        stored = indices
         source = "names"
     elif all("param_names" in group for group in groups if group["params"]):
         stored = _flatten([list(g.get("param_names") or ()) for g in groups], sizes)
@@ -225,10 +225,12 @@ def _flatten(names: Names, sizes: Sequence[int]) -> list[str]:
     """Names in the optimizer's order, their number checked in total or group by group."""
     in_groups = any(not isinstance(name, str) for name in names)
     lists = [list(part) for part in names] if in_groups else [[str(name) for name in names]]
-    named = [len(part) for part in lists]
-    held = list(sizes) if in_groups else [sum(sizes)]
-    if named != held:
-        raise ValueError(f"The optimizer's groups hold {held} parameters, and {named} are named.")
+    counts = [len(part) for part in lists]
+    expected = list(sizes) if in_groups else [sum(sizes)]
+    if counts != expected:
+        raise ValueError(
+            f"The optimizer's groups hold {expected} parameters, and {counts} are named."
+        )
     return list(chain.from_iterable(lists))
 
 

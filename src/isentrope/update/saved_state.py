@@ -66,45 +66,47 @@ def read_moments(
         ValueError: If one is missing, of another shape, no numbers, not finite, or a square below
             0; or a step is no whole number above 0.
     """
-    read: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
     sound: dict[str, Tensor] = {}
     for name, entries in moments.items():
-        read[name] = {}
+        numbers[name] = {}
         for key, x in entries.items():
-            what = f"{key!r} of parameter {name!r}"
+            moment = f"{key!r} of parameter {name!r}"
             if x is None:
                 raise ValueError(
-                    f"The optimizer has no {what}: its state is incomplete, or of another "
+                    f"The optimizer has no {moment}: its state is incomplete, or of another "
                     "optimizer with the settings of this one."
                 )
             if key == "step":
-                read[name][key] = float(x)
+                numbers[name][key] = float(x)
                 continue
             require_shape(like, name, x, f"{key!r} of the optimizer")
             if x.layout != torch.strided or x.is_meta or not x.is_floating_point():
                 kind = "meta" if x.is_meta else f"{x.layout} {x.dtype}"
-                raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
+                raise ValueError(
+                    f"The moment {moment} is of type {kind}, not plain floating point."
+                )
             least = 0.0 if key in SQUARES else -math.inf
-            sound[what] = (x.isfinite() & (x >= least)).all()
-            read[name][key] = split_like(x, like[name]).double()
-    if what := first_false(sound):
+            sound[moment] = (x.isfinite() & (x >= least)).all()
+            numbers[name][key] = split_like(x, like[name]).double()
+    if moment := first_false(sound):
         raise ValueError(
-            f"The moment {what} in the optimizer's state is not finite, or negative where it is a "
-            "mean of squares: training diverged before it was saved, or the file is damaged."
+            f"The moment {moment} in the optimizer's state is not finite, or negative where it is "
+            "a mean of squares: training diverged before it was saved, or the file is damaged."
         )
-    return read
+    return numbers
 
 
 def select_moments(
     rule: str,
-    held: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Mapping[str, Any]],
     states: ParameterStates,
 ) -> dict[str, dict[str, Any]]:
     """What a rule reads of each parameter's state, as it is stored.
 
     Args:
         rule: One of `optimizer_rules.RULES`.
-        held: Hyper-parameters of each trained parameter, by its name.
+        groups: Hyper-parameters of each trained parameter, by its name.
         states: The saved state of each.
 
     Returns:
@@ -115,7 +117,7 @@ def select_moments(
             writes, or a step that is no whole number above 0.
     """
     for name, state in states.items():
-        if state and name not in held:
+        if state and name not in groups:
             raise ValueError(
                 f"The optimizer has a state for {name!r}, which the policy does not train: load "
                 f"the policy with the trainable set of the training run. {PARTLY_FROZEN}"
@@ -136,7 +138,7 @@ def select_moments(
     with_step = {n: {**s, "step": steps.get(n)} for n, s in states.items()}
     return {
         name: {key: with_step[name].get(key) for key in state_keys(rule, group)}
-        for name, group in held.items()
+        for name, group in groups.items()
     }
 
 
@@ -211,15 +213,15 @@ def groups_and_states(saved: Any) -> tuple[ParamGroups, ParameterStates]:
     saved = _unpack(saved)
     states: ParameterStates = saved["state"]
     groups = _with_params(list(saved["param_groups"]), states)
-    held = [index for group in groups for index in group["params"]]
-    if not held:
+    indices = [index for group in groups for index in group["params"]]
+    if not indices:
         raise ValueError("The optimizer holds no parameters.")
-    if len(set(map(type, held))) > 1:
+    if len(set(map(type, indices))) > 1:
         raise ValueError(
             "The optimizer's param groups hold names and numbers side by side: save a state_dict "
             "of one optimizer."
         )
-    if strangers := states.keys() - set(held):
+    if strangers := states.keys() - set(indices):
         raise ValueError(
             f"The optimizer has a state for parameter {strangers.pop()!r}, which is in no group."
         )

@@ -108,9 +108,9 @@ class Sampler:
         if data.E_file is not None:
             E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
-            most = self.config.sampling.max_new_tokens
+            max_new_tokens = self.config.sampling.max_new_tokens
             template = data.chat_template_kwargs
-            U = read_rollouts(self.policy, data.U_file, self.update_task, most, template)
+            U = read_rollouts(self.policy, data.U_file, self.update_task, max_new_tokens, template)
             U = self._rewarded_update(U)
         if E is None:
             E = self.evaluation(() if shared or U is None else prompts_of(U))
@@ -155,9 +155,9 @@ class Sampler:
 
     def read_evaluation(self, path: str | Path) -> Rollouts:
         """E from a file, checked against the policy."""
-        most = self.config.sampling.max_new_tokens
+        max_new_tokens = self.config.sampling.max_new_tokens
         template = self.data.chat_template_kwargs
-        E = read_rollouts(self.policy, path, self.evaluation_task, most, template)
+        E = read_rollouts(self.policy, path, self.evaluation_task, max_new_tokens, template)
         return E if Path(path).suffix == ".parquet" else by_distinct_prompt(E)
 
     def longest(self, rollouts: Rollouts) -> int:

@@ -142,9 +142,9 @@ def _check_one(
     if "dropout" not in settings.ignored:
         dropped = training_dropout(policy.model, checkpoint.argument_fields)
     with at_precision(policy, precision.measuring):
-        few = E.select(range(min(FEW, len(E))))
+        sample = E.select(range(min(FEW, len(E))))
         with progress().bar("testing the scorer"):
-            findings += check_instrument(policy, few, along, training_rates=dropped)
+            findings += check_instrument(policy, sample, along, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, SAME_LOGITS)):
             with progress().bar("testing the sampler"):
                 findings += check_sampler(policy, E, along)

@@ -106,8 +106,8 @@ def _log_weights(measured: Measurement) -> list[float] | float:
     """S(θ + ηv) − S(sampler) of E at the rate of interest; NaN where it cannot be scored."""
     ready = measured.ready
     try:
-        there = ready.policy.parameters_along(ready.step.direction, ready.rate)
-        moved = score(ready.policy, ready.E, there)
+        point = ready.policy.parameters_along(ready.step.direction, ready.rate)
+        moved = score(ready.policy, ready.E, point)
     except NotFiniteError:
         return math.nan
     return (moved.logprobs - measured.change.sample.sampler_logprobs).sum(1).tolist()

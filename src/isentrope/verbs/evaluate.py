@@ -33,7 +33,7 @@ from isentrope.run.evaluation_folder import (
     StepFolder,
     table_of,
 )
-from isentrope.run.folder import folder_name, heed, resolved_content
+from isentrope.run.folder import folder_name, prepare_log, resolved_content
 from isentrope.run.identity import CONFIG, Identity, require_same
 from isentrope.run.origin import evaluation_origin, of_evaluation
 from isentrope.run.places import TABLE
@@ -77,7 +77,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
     Raises:
         ValueError: If a base model is other than training's, and was not chosen.
     """
-    heed(config, "This configuration is of an evaluation")
+    prepare_log(config, "This configuration is of an evaluation")
     join_processes()
     with verification(config.checkpoint.verify):
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)

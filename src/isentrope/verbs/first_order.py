@@ -58,21 +58,21 @@ def budget_of_step(
         )
     moving = [name for name in sizes if sizes[name]]
     largest = max(sizes, key=lambda name: sizes[name])
-    values, left, *_ = change.sample.series
-    whole = change.influences["first_order"]
+    values, remaining, *_ = change.sample.series
+    influence = change.influences["first_order"]
     zero = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
     budget = {"total": total} | dict.fromkeys(sizes, zero)
-    influences = {f"budget.{name}": 0 * whole for name in budget} | {"budget.total": whole}
+    influences = {f"budget.{name}": 0 * influence for name in budget} | {"budget.total": influence}
     with progress().bar("budget") as report:
         for done, name in enumerate(sorted(moving, key=lambda name: name == largest)):
             report(done, len(moving), name)
-            slope = left
+            slope = remaining
             if name != largest:
                 slope = score_along(ready.policy, ready.E, components[name], 1)[1]
-                left = replace(
-                    left,
-                    logprobs=left.logprobs - slope.logprobs,
-                    entropies=left.entropies - slope.entropies,
+                remaining = replace(
+                    remaining,
+                    logprobs=remaining.logprobs - slope.logprobs,
+                    entropies=remaining.entropies - slope.entropies,
                 )
             sample = replace(change.sample, series=(values, slope))
             part = change_of_sample(sample, [], [], confidence=ready.config.estimator.confidence)

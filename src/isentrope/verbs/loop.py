@@ -25,7 +25,7 @@ from isentrope.parallel.ranks import from_first
 from isentrope.results.result import Result, Tables
 from isentrope.results.results import load_result
 from isentrope.results.verbs import MEASURE, Verb
-from isentrope.run.folder import content_differences, heed, resolved_content, run_directory
+from isentrope.run.folder import content_differences, prepare_log, resolved_content, run_directory
 from isentrope.run.identity import CONFIG, Identity, require_same
 from isentrope.run.origin import PATH_KEYS, of_measurement
 from isentrope.run.runner import Earlier, Item, Run, Runner
@@ -96,7 +96,7 @@ def run_verb(
             "does. Start it without torchrun."
         )
     require_answerable(verb, config)
-    heed(config)
+    prepare_log(config)
     with verification(config.checkpoint.verify):
         return MeasuringRunner(question, config, draw, prepare).run()
 

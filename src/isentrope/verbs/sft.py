@@ -31,7 +31,7 @@ from isentrope.nouns.choices import Metric
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.run.begun import MODEL, is_done, require_no_run
-from isentrope.run.folder import heed, resolved_content, run_directory
+from isentrope.run.folder import prepare_log, resolved_content, run_directory
 from isentrope.run.identity import CONFIG, Identity, flat_settings, require_same
 from isentrope.run.lock import one_writer
 from isentrope.run.origin import training_origin
@@ -122,7 +122,7 @@ class FineTuned:
 
 def sft(config: SftConfig) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
-    heed(config)
+    prepare_log(config)
     join_processes()
     files = RunFiles(run_directory(config.output.directory))
     with one_writer(files.folder, inputs_of(config)):

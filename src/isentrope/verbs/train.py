@@ -14,7 +14,7 @@ from isentrope.parallel.ranks import from_first
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.run.begun import begun_settings, branched_settings, require_no_run
 from isentrope.run.branch import Branch, begin_branch
-from isentrope.run.folder import heed, resolved_content, run_directory
+from isentrope.run.folder import prepare_log, resolved_content, run_directory
 from isentrope.run.identity import CONFIG
 from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.run.origin import training_origin
@@ -142,7 +142,7 @@ def resumed(files: RunFiles, overrides: Iterable[str], kind: type[_Config]) -> I
     join_processes()
     with one_writer(files.folder):
         config = begun_settings(files, changes, kind)
-        heed(config, "The run was begun")
+        prepare_log(config, "The run was begun")
         yield config
 
 

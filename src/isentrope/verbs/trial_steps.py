@@ -92,8 +92,8 @@ class TrialSteps:
                     f"These controls filter by several min_p ({sorted(filters)}): try those of one "
                     "at a time."
                 )
-            kept = kept_mass(ready.policy, ready.U, filters.pop())
-            self.tokens = replace(self.tokens, kept_mass=kept)
+            mass = kept_mass(ready.policy, ready.U, filters.pop())
+            self.tokens = replace(self.tokens, kept_mass=mass)
         if any(rule.needs == "influence" for rule in rules):
             effect = token_influence(
                 ready.policy, self.control_batch, ready.U, self.tokens.weights, step.preconditioner
@@ -146,8 +146,8 @@ class TrialSteps:
             return self._ready.rate * dot(self.entropy_gradient, whole)
 
         largest = largest_strength(control, default.strength)
-        both = getattr(default, "two_sided", False)
-        smallest = largest_strength(control, -default.strength) if both else 0.0
+        two_sided = getattr(default, "two_sided", False)
+        smallest = largest_strength(control, -default.strength) if two_sided else 0.0
         return [strength_for(section.change, change, largest, smallest)]
 
     @cached_property

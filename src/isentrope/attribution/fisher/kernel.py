@@ -245,14 +245,14 @@ def fisher_kernel(
         norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients, sketch)
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
-    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
+    rounding = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
     return FisherKernel(
         matrix,
         rows,
         rows if U is None else _index(U),
         U is None,
         sum(p.numel() for p in policy.theta.values()),
-        max(held, 1e3 * torch.finfo(dtype).eps),
+        max(rounding, 1e3 * torch.finfo(dtype).eps),
         norms,
     )
 

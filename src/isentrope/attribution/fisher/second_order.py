@@ -182,10 +182,10 @@ def second_order_kernel(
     centred = surprise - weights @ surprise
     first = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
-    held = GradientStore(policy.theta, len(U), Storage())
-    SequenceGradients(policy, gradients.backend).visit(score_sums(U).as_trained(), held.add)
-    policy.complete_rows(held.tensors)
-    rows = {name: held.block(name) for name in policy.names}
+    store = GradientStore(policy.theta, len(U), Storage())
+    SequenceGradients(policy, gradients.backend).visit(score_sums(U).as_trained(), store.add)
+    policy.complete_rows(store.tensors)
+    rows = {name: store.block(name) for name in policy.names}
     # of Σ_t coefficients_t S_t, whose Hessian is 𝓗
     coefficients = (weights * centred).to(policy.device)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}

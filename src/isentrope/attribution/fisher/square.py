@@ -152,9 +152,9 @@ class SquareKernel:
             (n,) bool of the sequences that are left, and their kernel.
         """
         for prompt in range(self.pairs.n_prompts):
-            kept = self.pairs.rows != prompt
-            left = self.pairs.rows[kept]
-            yield kept, SquareKernel(self.matrix[kept][:, kept], PromptPairs(left, left))
+            others = self.pairs.rows != prompt
+            rows = self.pairs.rows[others]
+            yield others, SquareKernel(self.matrix[others][:, others], PromptPairs(rows, rows))
 
 
 def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | None]:
@@ -190,8 +190,8 @@ def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | 
         names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
     }
     low_rank = [leading.square().sum() / square[0]]
-    for kept, rest in kernel.deletions():
-        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
+    for others, rest in kernel.deletions():
+        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[others])
         low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)

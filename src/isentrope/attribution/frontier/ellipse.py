@@ -78,8 +78,8 @@ class Ellipse:
             (...) √(yᵀ G⁻¹ y)/ρ; NaN where the square is negative, or G has no inverse.
         """
         (a, s), (_, b) = (row.unbind(-1) for row in self.gram.unbind(-2))
-        (reward, both), (_, entropy) = (row.unbind(-1) for row in square.unbind(-2))
-        product = b * reward - 2 * s * both + a * entropy  # yᵀ adj(G) y
+        (reward, cross), (_, entropy) = (row.unbind(-1) for row in square.unbind(-2))
+        product = b * reward - 2 * s * cross + a * entropy  # yᵀ adj(G) y
         return (product / (a * b - s * s)).sqrt() / self.length
 
     def _is_free(self, entropy: Tensor) -> Tensor:

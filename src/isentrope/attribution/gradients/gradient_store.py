@@ -50,8 +50,8 @@ class GradientStore:
             size = blocks * INT8_BLOCK if storage.kept == "int8" else p.numel()
             if folder and size:
                 path = f"{folder}/{len(self._rows)}.bin"
-                held = torch.from_file(path, shared=True, size=n * size, dtype=dtype)
-                self._rows[name] = held.view(n, size)
+                mapped = torch.from_file(path, shared=True, size=n * size, dtype=dtype)
+                self._rows[name] = mapped.view(n, size)
             else:
                 device = p.device if storage.where == "device" else "cpu"
                 self._rows[name] = torch.zeros(n, size, dtype=dtype, device=device)
@@ -66,22 +66,22 @@ class GradientStore:
             rows: (b,) rows; one may come twice.
             gradients: (b, *shape).
         """
-        held = self._rows[name]
+        stored = self._rows[name]
         new = gradients.flatten(1)
-        rows = rows.to(held.device)
-        if held.dtype == new.dtype:
-            held.index_add_(0, rows, new.to(held.device))
+        rows = rows.to(stored.device)
+        if stored.dtype == new.dtype:
+            stored.index_add_(0, rows, new.to(stored.device))
             return
         unique, place = rows.unique(return_inverse=True)
         total = self._read(name, unique).float()
         total.index_add_(0, place, new.to(total))
         if name in self._scales:
-            padded = torch.nn.functional.pad(total, (0, held.shape[1] - total.shape[1]))
+            padded = torch.nn.functional.pad(total, (0, stored.shape[1] - total.shape[1]))
             in_blocks = padded.unflatten(1, (-1, INT8_BLOCK))
             scale = in_blocks.abs().amax(2) / 127
             self._scales[name][unique] = scale.to(self._scales[name])
             total = (in_blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
-        held[unique] = total.to(held.dtype)
+        stored[unique] = total.to(stored.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -101,10 +101,10 @@ class GradientStore:
         return self._read(name, rows).to(self._like[name])
 
     def _read(self, name: str, rows: Tensor | slice) -> Tensor:
-        held = self._rows[name][rows]
+        stored = self._rows[name][rows]
         if name not in self._scales:
-            return held
-        whole = held.unflatten(1, (-1, INT8_BLOCK)) * self._scales[name][rows][..., None]
+            return stored
+        whole = stored.unflatten(1, (-1, INT8_BLOCK)) * self._scales[name][rows][..., None]
         return whole.flatten(1)[:, : self._like[name].numel()]
 
 

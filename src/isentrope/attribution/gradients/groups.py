@@ -152,7 +152,7 @@ def gradients_by_group(
     of_length = Vector()
     if ratio is not None:
         sums.append((ratio[1], None))
-    held = [HeldVectors(policy.theta, groups, where) for _ in samples]
+    vectors = [HeldVectors(policy.theta, groups, where) for _ in samples]
     for g in range(groups):
         sequences = (group == g).nonzero()[:, 0]  # (n_g,)
         some = batch.select(sequences)
@@ -160,21 +160,21 @@ def gradients_by_group(
         cut = [(a[sequences, :t], None if b is None else b[sequences, :t]) for a, b in sums]
         with derivative_of_scores(policy.model):
             gradients = weighted_gradients(policy, some, cut)
-        for parts, gradient in zip(held, gradients, strict=False):
+        for parts, gradient in zip(vectors, gradients, strict=False):
             parts.add(g, gradient)
         if ratio is not None:
             of_length = axpy(1.0, gradients[-1], of_length) if g else gradients[-1]
         if direction is not None and g == 0:
-            _require_both_modes(policy, some, cut[0], direction, held[0][0])
+            _require_both_modes(policy, some, cut[0], direction, vectors[0][0])
     gradients_by_group = [
-        GradientGroups(x, group, sample) for x, sample in zip(held, samples, strict=True)
+        GradientGroups(x, group, sample) for x, sample in zip(vectors, samples, strict=True)
     ]
     if ratio is not None:
         # ∂h itself, before any part is changed: what is added sums to zero
         total = gradients_by_group[0].total
         for g, (of_h, of_n) in enumerate(ratio[0].T.tolist()):
-            held[0].add(g, of_length, -of_h)
-            held[0].add(g, total, -of_n)
+            vectors[0].add(g, of_length, -of_h)
+            vectors[0].add(g, total, -of_n)
     return gradients_by_group
 
 

@@ -147,11 +147,11 @@ def recorded(policy: Policy, layers: list[Layer], hand_over: HandOver) -> Iterat
                 return
             inside = True
             with torch.no_grad():
-                kept = layer.keep(args[0].detach())
+                inputs = layer.keep(args[0].detach())
             inside = False
             if not args[0].requires_grad:
                 sources.append(output)
-            output.register_hook(lambda g: hand_over(layer, kept, g))
+            output.register_hook(lambda g: hand_over(layer, inputs, g))
 
         return hook
 

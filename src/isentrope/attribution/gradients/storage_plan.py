@@ -95,20 +95,20 @@ def plan_storage(
         ValueError: If not one row fits.
     """
     hold_left = n_right is None or n_left <= n_right
-    held = fit = n_left if n_right is None else min(n_left, n_right)
+    smaller = fit = n_left if n_right is None else min(n_left, n_right)
     row = parameters * {"exact": element, "bfloat16": 2, "int8": 1}[storage.kept]
     if storage.kept == "int8":
         row += 4 * -(-parameters // INT8_BLOCK)
     if storage.memory is not None and storage.where != "disk":
-        fit = min(held, storage.memory // row)
+        fit = min(smaller, storage.memory // row)
         if fit < 1:
             raise ValueError(
                 f"A memory of {storage.memory:,} bytes does not hold one gradient of {parameters:,}"
                 f" parameters: the smallest that works is {row:,} bytes ({storage.kept}); or hold "
                 "them on disk."
             )
-    count = -(-held // fit)
-    edges = (round(k * held / count) for k in range(count + 1))
+    count = -(-smaller // fit)
+    edges = (round(k * smaller / count) for k in range(count + 1))
     return StoragePlan(hold_left, tuple(pairwise(edges)), row)
 
 

@@ -120,6 +120,6 @@ def first_tokens(token_sum: TokenSum) -> TokenSum:
     pair = [0, len(rollouts) - 1]
     prompts = [rollouts.prompt_ids[i][-3:] for i in pair]
     responses = [rollouts.response_ids[i][: 4 - k] for k, i in enumerate(pair)]
-    few = score_sums(Rollouts(prompts, responses, torch.arange(2)))
-    b = None if token_sum.entropy_weights is None else few.logprob_weights
-    return replace(few, entropy_weights=b, of_training=token_sum.of_training)
+    sums = score_sums(Rollouts(prompts, responses, torch.arange(2)))
+    b = None if token_sum.entropy_weights is None else sums.logprob_weights
+    return replace(sums, entropy_weights=b, of_training=token_sum.of_training)

@@ -150,11 +150,11 @@ def require_disjoint(E: Rollouts, U: Rollouts) -> None:
     Raises:
         ValueError: If a prompt with its response is in both.
     """
-    left, right = (
+    in_E, in_U = (
         {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
         for pairs in (zip(x.prompt_ids, x.response_ids, strict=True) for x in (E, U))
     )
-    if shared := len(left & right):
+    if shared := len(in_E & in_U):
         raise ValueError(
             f"{shared} sequences are in both E and U, so E does not measure U's effect without "
             "bias: draw E on other prompts; or, if E was drawn separately on U's prompts and the "

@@ -62,9 +62,9 @@ def on_tokens(
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t); and the scores."""
     projections: list[Tensor] = []
     scores = None
-    left = iter(directions)
-    for first in left:
-        some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
+    remaining = iter(directions)
+    for first in remaining:
+        some = chain([first], islice(remaining, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             c = step.token_weights
             d = step.entropy_weights

@@ -72,11 +72,11 @@ def rank_correlation(by_group: Tensor, prompts: int) -> Estimate:
     """
     r = split_half(by_group)
     value = math.sqrt(max(of_whole(r, len(by_group)), 0.0)) if r == r else r
-    few = (
+    caution = (
         f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
         f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} prompts."
     )
-    warnings = (few,) if prompts < MIN_PROMPTS and r == r else ()
+    warnings = (caution,) if prompts < MIN_PROMPTS and r == r else ()
     nan = math.nan
     method = "split halves of E"
     return Estimate(value, nan, nan, nan, prompts, RELIABILITY_UNIT, method, warnings=warnings)

@@ -138,12 +138,12 @@ def noise_scale(
     if not bool(acting.any()):
         raise ValueError("No token has a weight: there is no gradient, and no noise in it.")
     rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
-    kept = Units.of(U.prompt_index[rows])
-    require_units(kept.count, "prompt groups")
-    scaled = sums.times(torch.full((len(U),), float(kept.count), dtype=torch.float64))
-    products = gram(policy, scaled.select(rows, kept.place), None, preconditioner, gradients)
+    weighted = Units.of(U.prompt_index[rows])
+    require_units(weighted.count, "prompt groups")
+    scaled = sums.times(torch.full((len(U),), float(weighted.count), dtype=torch.float64))
+    products = gram(policy, scaled.select(rows, weighted.place), None, preconditioner, gradients)
     square = "|∂loss|²" if preconditioner is None else "loss per η"
-    silent = units.count - kept.count
+    silent = units.count - weighted.count
     notes = (
         f"{silent} of {units.count} prompt groups have no advantage and are omitted, as in a batch "
         "that rejects such groups.",
@@ -258,9 +258,9 @@ def _moments(gram: Tensor) -> tuple[Tensor, Tensor]:
     var_alpha = (alpha @ alpha / (n - 1) - var_beta / (n - 2)).clamp_min(0)
     var_pairs = 4 * var_alpha / n + 2 * var_beta / (n * (n - 1))
     var_squares = (diagonal - squares).square().sum() / (n * (n - 1))
-    most = (var_pairs * var_squares).sqrt()  # a correlation is at most one
-    both = (2 * (diagonal - squares) @ alpha / (n * (n - 1))).clamp(-most, most)
-    covariance = torch.stack([var_squares, both, both, var_pairs]).reshape(2, 2)
+    largest = (var_pairs * var_squares).sqrt()  # a correlation is at most one
+    cross = (2 * (diagonal - squares) @ alpha / (n * (n - 1))).clamp(-largest, largest)
+    covariance = torch.stack([var_squares, cross, cross, var_pairs]).reshape(2, 2)
     return torch.stack([squares, pairs]), covariance
 
 

@@ -94,10 +94,10 @@ def agreement(
     y = measured.column
     squares = (x.squares, y.squares)
     product = x.signs * y.signs
-    both = np.where(product != 0, weights, 0.0)
+    nonzero = np.where(product != 0, weights, 0.0)
     agree = np.where(product > 0, weights, 0.0)
-    signed = float(both.sum()) or math.nan
-    sized = float(both @ y.sizes) or math.nan
+    signed = float(nonzero.sum()) or math.nan
+    sized = float(nonzero @ y.sizes) or math.nan
     table: dict[str, Statistic] = {
         "pearson": (correlation(weights, x.values, y.values), squares),
         "spearman": (correlation(weights, proxy.mid_ranks, measured.mid_ranks), ()),

@@ -236,10 +236,10 @@ class _Sample:
         if enough and trusted:
             if name.startswith("negative_share"):
                 spread = min(spread, self._spread([np.maximum(-self.measured.values, 0.0)]))
-            there, back = even_scale(name)
+            spread_evenly, back = even_scale(name)
             df = max(spread - 1, 1.0)
-            half = t_quantile(df, self.confidence) * there(finite).std(ddof=1)
-            middle = float(there(np.array(value)))
+            half = t_quantile(df, self.confidence) * spread_evenly(finite).std(ddof=1)
+            middle = float(spread_evenly(np.array(value)))
             low, high = (float(back(middle + side * half)) for side in (-1, 1))
         if se <= ROUNDING_SHARE:
             low = math.nan
@@ -263,8 +263,8 @@ class _Sample:
                 f"no interval below {MIN_SPREAD}.",
             )
         if not top and spread < CONCENTRATED_SHARE * self.prompts:
-            few = held_by_few("the influence", spread, "prompts", self.prompts)
-            return True, (f"{few}: the interval is likely too short. Ranks are not affected.",)
+            sentence = held_by_few("the influence", spread, "prompts", self.prompts)
+            return True, (f"{sentence}: the interval is likely too short. Ranks are not affected.",)
         return True, ()
 
     def _spread(self, sets: Iterable[Array]) -> float:

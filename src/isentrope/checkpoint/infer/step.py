@@ -82,8 +82,8 @@ class TrainerStep:
         stale = self.sampled and self.parts % (self.per_generation * self.uses) != 0
         self.unweighted = stale and not (use.off_policy and self.weights_known)
         # an adaptive term is absent from the steps whose entropy is above its target
-        held = bool(use.entropy_weights or self.get("use_adaptive_entropy"))
-        self.holds_entropy_term = use.objective == RECORDED and held
+        has_term = bool(use.entropy_weights or self.get("use_adaptive_entropy"))
+        self.holds_entropy_term = use.objective == RECORDED and has_term
 
     @property
     def stale_remedy(self) -> str:

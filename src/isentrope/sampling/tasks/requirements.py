@@ -83,8 +83,8 @@ def require_task(
         if source is not None and not source.is_class
     ]
     file = Path(path)
-    few = file.suffix not in (".parquet", ".csv") and file.stat().st_size <= MOST_BYTES
-    if few and (name == "prompts" or forms):
+    is_small = file.suffix not in (".parquet", ".csv") and file.stat().st_size <= MOST_BYTES
+    if is_small and (name == "prompts" or forms):
         different = read_once(file, _count_different)
         share = options.get("test_share")
         if share and isinstance(share, float):
