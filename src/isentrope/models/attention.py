@@ -264,14 +264,14 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
         raise RuntimeError("The model leaves no keys and values of a prompt in the cache.")
     for part in batch.parts:
         size = part.stop - part.start
-        cache = [
+        expanded = [
             (layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
             for layer in shared.layers
         ]
         hidden = decoder(
             input_ids=batch.input_ids[part.start : part.stop, batch.prompt : part.length],
             use_cache=True,
-            **{name: DynamicCache(cache)},
+            **{name: DynamicCache(expanded)},
         )[0]
         inside = (batch.rows >= part.start) & (batch.rows < part.stop)
         rows = batch.rows[inside] - part.start
