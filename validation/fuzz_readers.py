@@ -28,7 +28,7 @@ from isentrope.run.evaluation_folder import StepFolder
 from isentrope.run.identity import Identity, require_same
 from isentrope.run.origin import training_origin
 from isentrope.run.resuming import require_same_run, require_same_training
-from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.prompt_file import PromptFile
 from isentrope.system import errors, reading
 from isentrope.system.files import MANIFEST, MARKER, write_manifest
 from isentrope.system.manifest import verify

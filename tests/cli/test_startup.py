@@ -57,6 +57,11 @@ SUPERVISED = "analysis.supervised=true"
 CONTEXT = ("--set", "model.path=MODEL", "--set", "model.lora_rank=0")
 CLIPPED = "control.name=clip_cov"
 SHARE = ("--set", "trial.options.clip_cov.shar=1")
+SHORT = ("--set", "sampling.max_new_tokens=8")
+SUBSET = ("--set", "evaluation.n_prompts=5")
+LIMIT = "data.dataset_options.limit=0"
+FIXED = ("--set", "batch_config.fixed_prompts=true", "--set", "batch_config.B_U=7")
+ONE = ("--set", "training.prompts_per_step=1")
 DIGITS = ("--set", "batch_config.dataset_options.digits=2")
 MISTAKES = {
     "a file": ["measure", "nothing.yaml"],
@@ -140,8 +145,8 @@ MISTAKES = {
     "positions": ["evaluate", "EVALUATION", "--set", "sampling.max_new_tokens=64"],
     "a place of results": ["evaluate", "EVALUATION", "--out", "REWARD"],
     "results in an input": ["evaluate", "EVALUATION", "--out", "MODEL/out"],
-    "no evaluation": ["evaluate", "EVALUATION", "--out", "BEGUN"],
-    "positions of training": ["train", "TRAINING", *CONTEXT],
+    "no evaluation": ["evaluate", "EVALUATION", "--out", "BEGUN", *SHORT],
+    "positions of training": ["train", "TRAINING", *CONTEXT, *ONE],
     "no responses": ["sft", "TUNING"],
     "no demonstrations": [
         "noise",
@@ -169,6 +174,21 @@ MISTAKES = {
     "a field to validate": ["config", "validate", "TRAINING", "--set", "trainer.optim=adamm"],
     "no checkpoint of a run": ["train", "--from", "MODEL", "--out", "new"],
     "a reward of training": ["train", "TRAINING", "--set", "data.dataset_name=REWARD:harder"],
+    "a subset": ["evaluate", "EVALUATION", "--set", "evaluation.n_prompts=5000", *SHORT],
+    "a subset of a file": ["evaluate", "MODEL", "--prompts", "PROMPTS", *SUBSET, *SHORT],
+    "a format": ["evaluate", "EVALUATION", "--set", "evaluation.metrics=[format]", *SHORT],
+    "a task's limit": ["evaluate", "EVALUATION", "--set", LIMIT, *SHORT],
+    "references to evaluate": ["evaluate", "MODEL", "--prompts", "BARE", *SHORT],
+    "groups to evaluate": ["evaluate", "MODEL", "--prompts", "GROUPED", *SHORT],
+    "positions by default": ["evaluate", "EVALUATION"],
+    "positions of draws": ["measure", "CRAMPED", *DRAWN[1:], "--reward", "prompts"],
+    "fixed prompts": ["measure", *DRAWN, "--reward", "prompts", *FIXED, *SHORT],
+    "prompts of a step": ["train", "TRAINING"],
+    "keys of training": ["train", "TRAINING", "--set", "data.dataset_path=TWICE"],
+    "references to train on": ["train", "TRAINING", *ONE, "--set", "data.dataset_path=BARE"],
+    "a tracker's package": ["train", "TRAINING", "--set", "output.report_to=[flyte]"],
+    "trackers beside all": ["train", "TRAINING", "--set", "output.report_to=[all, wandb]"],
+    "an optimizer's package": ["sft", "TUNING", "--set", "trainer.optim=adamw_bnb_8bit"],
 }
 
 
@@ -187,6 +207,8 @@ LINES = {
     "MISSPELT": '{"prompt": "1+1=", "response": "2", "rewrad": 1.0}\n',
     "ADVANTAGES": '{"prompt": "1+1=", "response": "2", "advantage": 1.0}\n',
     "BROKEN": '{"prompt": "1+1="}\n{"prompt": 3}\n',
+    "TWICE": '{"prompt": "1+1=", "reference": "2"}\n' * 2,
+    "GROUPED": '{"prompt": "1+1=", "group": "a"}\n{"prompt": "1+2="}\n',
     "BARE": '{"prompt": "1+1="}\n{"prompt": "1+2="}\n',
 }
 
@@ -228,6 +250,9 @@ def mistakes(tmp_path_factory):
     files["TRAINED"] = folder / "trained"
     copytree(model, files["TRAINED"])
     (files["TRAINED"] / "optimizer.pt").touch()
+    files["CRAMPED"] = folder / "cramped"
+    copytree(files["TRAINED"], files["CRAMPED"])
+    (files["TRAINED"] / "config.json").write_text('{"max_position_embeddings": 512}')
     files["ADAPTER"] = folder / "runs" / "moved" / "checkpoint-2"
     files["ADAPTER"].mkdir(parents=True)
     for name in ("optimizer.pt", "adapter_model.safetensors"):
@@ -324,6 +349,21 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
         "a demo's seed": "should be greater than or equal to 0",
         "a field to validate": "the nearest is",
         "no checkpoint of a run": "is not a checkpoint of a training run",
+        "a subset": "n_prompts=5000 of 1629 prompts",
+        "a subset of a file": "n_prompts=5 of 4 prompts",
+        "a format": "omit 'format' from evaluation.metrics",
+        "a task's limit": "limit must be 1 to 1629",
+        "references to evaluate": "add 'reference' to every line",
+        "groups to evaluate": "has no group, and others have",
+        "positions by default": "max_new_tokens=150 leaves no room for a prompt",
+        "positions of draws": "max_new_tokens=150 leaves no room for a prompt",
+        "fixed prompts": "2 of them differ: set B_U to 2 or less",
+        "prompts of a step": "A step needs 32 prompts and the training set has 4",
+        "keys of training": "keys must differ",
+        "references to train on": "add 'reference' to every line",
+        "a tracker's package": "flyte needs the package flytekit, which is not installed",
+        "trackers beside all": "'all' stands alone",
+        "an optimizer's package": "needs the package bitsandbytes, which is not installed",
     }.items(),
 )
 def test_a_mistake_of_a_folder_names_what_to_type(mistake, words, mistakes):

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from typer.testing import CliRunner
 
-from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS
+from isentrope.checkpoint.files import VERL_SETTINGS
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
 from isentrope.sampling.tasks.addition import character_tokenizer

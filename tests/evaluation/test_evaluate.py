@@ -7,7 +7,7 @@ from pyarrow import Table
 
 import isentrope as ise
 from isentrope import EvaluationOptions, Prompt, Rollouts, Scores
-from isentrope.evaluation.evaluate import require_format
+from isentrope.evaluation.options import require_format
 from isentrope.evaluation.records import RecordRow
 from isentrope.evaluation.responses import (
     choose_prompts,

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from isentrope import Prompt
-from isentrope.sampling.prompts import as_prompts, name_prompts, require_room
+from isentrope.sampling.named_prompts import name_prompts
+from isentrope.sampling.prompts import as_prompts, require_room
 
 
 def test_keys_depend_on_the_content_alone(policy):

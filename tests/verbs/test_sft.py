@@ -10,7 +10,7 @@ from isentrope import Policy, sample
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
 from isentrope.sampling.tasks.addition import Addition, longest_response
-from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.prompt_file import PromptFile
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles

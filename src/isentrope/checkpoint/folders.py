@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-from isentrope.checkpoint.files import ADAPTER_CONFIG, named_path, step_of_folder
+from isentrope.checkpoint.files import (
+    ADAPTER_CONFIG,
+    CONTRACT,
+    TRAINER_STATE,
+    TRAINING_ARGS,
+    VERL_SETTINGS,
+    named_path,
+    step_of_folder,
+)
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import Config
 from isentrope.config.measure import MeasureConfig, PolicyConfig
@@ -19,6 +27,9 @@ from isentrope.system.extras import require_packages
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.processes import one_process, world_size
+
+_SAY_SETTINGS = (CONTRACT, TRAINING_ARGS, VERL_SETTINGS, TRAINER_STATE)
+"""Files of a checkpoint that may say how long training's responses were."""
 
 
 def checkpoint_folders(entries: str | Sequence[str]) -> list[Path]:
@@ -98,7 +109,8 @@ def require_present(config: Config) -> None:
     draws = isinstance(config, EvaluateConfig) or (
         "dataset_name" in config.batch_config.model_fields_set and config.batch_config.tasks()
     )
-    stated = "max_new_tokens" in config.sampling.model_fields_set  # else it may be training's
+    stated = "max_new_tokens" in config.sampling.model_fields_set
+    stated |= isinstance(config, EvaluateConfig)  # else it may be training's
     with verification(False):
         for folder in checkpoint_folders(where.checkpoint_path):
             if isinstance(config, MeasureConfig):
@@ -108,7 +120,8 @@ def require_present(config: Config) -> None:
                 model = adapter_base(folder, where.base_model, allow_hub=where.allow_hub)
                 if Path(model).exists():
                     require_checkpoint(model)
-            if draws and stated:
+            by_training = any((folder / name).exists() for name in _SAY_SETTINGS)
+            if draws and (stated or not by_training):
                 require_positions(model, config.sampling.max_new_tokens)
 
 

@@ -12,9 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from isentrope.checkpoint.facts import CheckpointFacts
-from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.files import CONTRACT, TRAINING_ARGS
 from isentrope.checkpoint.in_force import ASSUMED, Origin, SettingsInForce
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.fields import TRAINING_KEYS
 from isentrope.checkpoint.infer.reward_functions import (
     RewardFunctions,

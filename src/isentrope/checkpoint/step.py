@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 from isentrope.checkpoint.facts import CheckpointFacts
-from isentrope.checkpoint.files import NEXT_UPDATE
+from isentrope.checkpoint.files import NEXT_UPDATE, TRAINING_ARGS
 from isentrope.checkpoint.in_force import SettingsInForce, allowed, refuse
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.infer.unshown import notes_on_base, notes_on_batch
 from isentrope.checkpoint.limits import (
     confirm_order,

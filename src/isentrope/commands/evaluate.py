@@ -16,12 +16,14 @@ class EvaluateCommand(OnFolder, AsJson, Changeable):
     kept = "Finished chunks of prompts are kept: run the same command again to go on."
 
     def read(self) -> None:
-        """Read the configuration, and refuse a folder of something else."""
-        from isentrope.verbs.answerable import require_evaluation
+        """Read the configuration; refuse prompts that are too few, and a folder of others."""
+        from isentrope.verbs.evaluable import require_evaluable, require_evaluation
 
         super().read()
-        if self.configuration.output.directory is not None:
-            require_evaluation(self.configuration.output.directory)
+        config = self.configuration
+        if config.output.directory is not None:
+            require_evaluation(config.output.directory)
+        require_evaluable(config.data, config.evaluation)
 
     def run(self) -> Any:
         """Evaluate the checkpoints, or resume an evaluation that was stopped."""

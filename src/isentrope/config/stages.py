@@ -129,8 +129,7 @@ class PromptsConfig(Section):
                 raise FileNotFoundError(f"There is no file {path} ({section}.{key}).")
         with verification(False):  # the work itself verifies what it reads
             for name, path, split in self.tasks():
-                options = self.dataset_options if name == cast(Any, self).dataset_name else {}
-                require_task(name, path, options, split)
+                require_task(name, path, self._options_of(name), split)
 
     def tasks(self) -> list[tuple[str, str | None, str]]:
         """The name, the file and the split of each task that the work makes."""
@@ -139,11 +138,24 @@ class PromptsConfig(Section):
     def load_task(self, name: str, split: str, path: str | None) -> Task:
         """Load a task with its prompts as this section wants them."""
         from isentrope.sampling.tasks.load import load_task
+
+        return self._put(load_task(name, split, path, **self._options_of(name)))
+
+    def early_task(self, name: str, split: str, path: str | None) -> Task | None:
+        """The same before the work; None where only the work can load it."""
+        from isentrope.sampling.tasks.early_task import early_task
+
+        task = early_task(name, split, path, self._options_of(name))
+        return None if task is None else self._put(task)
+
+    def _options_of(self, name: str) -> dict[str, Any]:
+        """The options of a task; a data set of U may be another than these are for."""
+        return dict(self.dataset_options) if name == cast(Any, self).dataset_name else {}
+
+    def _put(self, task: Task) -> Task:
+        """A task whose prompts are put to the policy as this section wants them."""
         from isentrope.sampling.tasks.task import Conversations
 
-        is_named = name == cast(Any, self).dataset_name  # a data set of U may be another
-        options = self.dataset_options if is_named else {}
-        task = load_task(name, split, path, **options)
         if not (self.chat_template or self.chat_template_kwargs):
             return task
         template = self.chat_template_kwargs

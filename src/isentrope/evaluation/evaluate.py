@@ -23,7 +23,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.one_line import one_line, plural
 
@@ -104,24 +104,6 @@ def evaluate(
     )
     estimates = estimate_metrics(records, options.metrics, tries, sampled=decoding == "sampled")
     return Evaluation(estimates, records, decoding)
-
-
-def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
-    """Refuse the metrics `format` and `unread` for a task without a format or an answer.
-
-    Raises:
-        ValueError: If a metric is given that the task does not have.
-    """
-    if "format" in metrics and not isinstance(task, FormattedTask):
-        raise ValueError(
-            f"The task {name!r} has no format of its responses: omit 'format' from "
-            "evaluation.metrics, or set it to null for all metrics of the task."
-        )
-    if "unread" in metrics and not isinstance(task, ReadsAnswers):
-        raise ValueError(
-            f"The task {name!r} does not say which answers it can read: omit 'unread' from "
-            "evaluation.metrics, or set it to null for all metrics of the task."
-        )
 
 
 def score_records(

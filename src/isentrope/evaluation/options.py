@@ -1,9 +1,10 @@
-"""What an evaluation estimates, and the k of pass@k."""
+"""What an evaluation estimates, and whether a task has it, and the k of pass@k."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isentrope.nouns.choices import ALL_METRICS, Metric
+from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 from isentrope.system.one_line import changed_fields, one_line
 
 
@@ -45,3 +46,35 @@ def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
             f"pass@{max(ks)} needs at least {max(ks)} responses to every prompt, and "
             f"samples_per_prompt is {samples_per_prompt}: draw more, or choose a smaller k"
         )
+
+
+def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
+    """Refuse the metrics `format` and `unread` for a task without a format or an answer.
+
+    Raises:
+        ValueError: If a metric is given that the task does not have.
+    """
+    if "format" in metrics and not isinstance(task, FormattedTask):
+        raise ValueError(
+            f"The task {name!r} has no format of its responses: omit 'format' from "
+            "evaluation.metrics, or set it to null for all metrics of the task."
+        )
+    if "unread" in metrics and not isinstance(task, ReadsAnswers):
+        raise ValueError(
+            f"The task {name!r} does not say which answers it can read: omit 'unread' from "
+            "evaluation.metrics, or set it to null for all metrics of the task."
+        )
+
+
+def require_subset(n: int | None, size: int) -> None:
+    """Refuse more prompts than a task has.
+
+    Args:
+        n: How many are chosen; None for all.
+        size: How many it has.
+
+    Raises:
+        ValueError: If n is below 1 or above that.
+    """
+    if n is not None and not 1 <= n <= size:
+        raise ValueError(f"n_prompts={n} of {size} prompts: choose 1 to {size}, or null for all.")

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from isentrope.evaluation.options import require_subset
 from isentrope.nouns.choices import Decoding
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.at_temperature import at_temperature
@@ -19,8 +20,9 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
+from isentrope.sampling.named_prompts import name_prompts
 from isentrope.sampling.prompt import Prompt
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 
 TOKENS = ("response_ids", "logprobs", "entropies")
@@ -111,10 +113,7 @@ def choose_prompts(
         ValueError: If n is below 1 or above the number of prompts.
     """
     named = name_prompts(prompts)
-    if n is not None and not 1 <= n <= len(named):
-        raise ValueError(
-            f"n_prompts={n} of {len(named)} prompts: choose 1 to {len(named)}, or null for all."
-        )
+    require_subset(n, len(named))
     if n is not None:
         generator = torch.Generator().manual_seed(seed)
         subset = torch.randperm(len(named), generator=generator)[:n].sort().values

@@ -52,7 +52,8 @@ from isentrope.probe.scoring import (
     look_back,
 )
 from isentrope.sampling.advantages import with_rewards
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
+from isentrope.sampling.named_prompts import name_prompts, with_template
+from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.log import log
 from isentrope.system.processes import rank, together

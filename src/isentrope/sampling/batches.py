@@ -12,7 +12,6 @@ the n-th are dropped, and their prompts are drawn again later. How many a round 
 earlier rounds alone, and changes no prompt, no token and no count of a batch.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,14 +31,14 @@ from isentrope.sampling.advantages import (
 )
 from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
+from isentrope.sampling.named_prompts import name_prompts
 from isentrope.sampling.prompt import Prompt
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.log import log
 from isentrope.system.progress import ProgressCallback, progress, silent
-
-_log = logging.getLogger("isentrope")
 
 ENOUGH = 1.5
 """Groups of a later round, over those that are expected to be enough."""
@@ -159,7 +158,7 @@ class Filling:
     batch_size: int
     at_once: int = 0
     available: int | None = None
-    warn: Callable[[str], object] = _log.warning
+    warn: Callable[[str], object] = log.warning
     reward: str = "the reward function"
     rejected: list[Rollouts] = field(default_factory=list[Rollouts])
 

@@ -1,10 +1,5 @@
-"""Prompts named and encoded for a policy.
+"""Prompts encoded for a policy, and whether its context has room for them."""
 
-The key is the same in every process and every run: tasks define theirs ("gsm8k/train/17"), bare
-text and bare token ids get a digest of their content.
-"""
-
-import json
 import logging
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +14,8 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
 from isentrope.sampling.encoding import encode_texts
+from isentrope.sampling.named_prompts import name_prompts
 from isentrope.sampling.prompt import Message, Prompt
-from isentrope.sampling.tasks.lines import NO_COLUMNS, source_of
-from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
 
@@ -108,45 +102,6 @@ def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
         )
 
 
-def name_prompts(prompts: Iterable[PromptLike]) -> list[Prompt]:
-    """Give every prompt its key, without encoding it.
-
-    Args:
-        prompts: Prompts, texts, or token ids.
-
-    Returns:
-        At least one prompt, in the order given.
-
-    Raises:
-        ValueError: If there is no prompt, one is not understood, or some have a group and some
-            have none.
-    """
-    if isinstance(prompts, str):
-        raise ValueError("prompts is one text; give a list of prompts, such as [text].")
-    named = [_name_prompt(p) for p in prompts]
-    if not named:
-        raise ValueError("The dataset is empty: there is no prompt to draw from.")
-    without = [p.key for p in named if p.group is None]
-    if 0 < len(without) < len(named):
-        raise ValueError(f"Prompt {without[0]!r} has no group, and others have: give all or none.")
-    return named
-
-
-def with_template(prompts: Sequence[Prompt], template: Mapping[str, Any] | None) -> list[Prompt]:
-    """Give conversations the arguments of the chat template that training rendered them with.
-
-    Args:
-        prompts: Prompts; texts, token ids and conversations with arguments of their own stay.
-        template: The arguments; None or empty for none.
-
-    Returns:
-        The prompts, in the order given.
-    """
-    bare = [bool(template) and p.messages is not None and not p.template for p in prompts]
-    pairs = zip(prompts, bare, strict=True)
-    return [replace(p, template=dict(template or {})) if new else p for p, new in pairs]
-
-
 def runs_of(prompts: Sequence[Prompt]) -> Tensor:
     """Number the prompt draws where consecutive responses to one prompt are one draw.
 
@@ -182,65 +137,6 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
                 f"that is more than the model's {context} positions. Omit the prompt, or "
                 "lower max_new_tokens (sampling.max_new_tokens)."
             )
-
-
-def _name_prompt(prompt: PromptLike) -> Prompt:
-    if isinstance(prompt, Prompt):
-        return prompt
-    if isinstance(prompt, str):
-        return Prompt(f"text/{_digest(prompt)}", text=prompt)
-    if isinstance(prompt, Mapping):
-        return prompt_of_row(prompt, "A row of prompts")
-    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
-        messages: list[Any] = list(prompt)
-        for i, message in enumerate(messages):
-            complete = isinstance(message, Mapping) and "role" in message and "content" in message
-            if not complete or not isinstance(message["content"], str):
-                raise ValueError(
-                    f"Message {i} of a conversation needs 'role' and a text in 'content', got "
-                    f"{message!r}."
-                )
-        turns = tuple(map(dict, messages))
-        return Prompt(f"chat/{_digest(json.dumps(turns, sort_keys=True))}", messages=turns)
-    try:
-        ids = torch.as_tensor(prompt)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"A prompt is a Prompt, a text or token ids, got {prompt!r}.") from error
-    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
-        raise ValueError(
-            f"Token ids of a prompt are a non-empty 1-D list of integers, got shape "
-            f"{tuple(ids.shape)} and dtype {ids.dtype}."
-        )
-    values = tuple(int(i) for i in ids)
-    return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
-
-
-def prompt_of_row(row: Mapping[str, Any], where: str) -> Prompt:
-    """The prompt of a row of data, with its other columns for reward functions.
-
-    Args:
-        row: Has one of "prompt", "messages" and "prompt_ids".
-        where: What messages call it.
-
-    Returns:
-        The prompt; named by its content where the row has no "key".
-
-    Raises:
-        ValueError: If the row has no prompt, or one that is not understood.
-    """
-    source = source_of(row, where)
-    try:
-        named = _name_prompt(row[source])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    labels = {name: row.get(name) for name in ("key", "reference", "group")}
-    columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
-    texts = {name: str(label) for name, label in labels.items() if label is not None}
-    return replace(named, **texts, columns=columns)
-
-
-def _digest(text: str) -> str:
-    return short_digest(text, 8).hex()
 
 
 def _require_vocabulary(policy: Policy, prompts: Iterable[Prompt]) -> None:

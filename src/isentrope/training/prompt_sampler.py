@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from isentrope.checkpoint.files import STATE
 from isentrope.system.reading import read_json, require_types
+from isentrope.training.enough_prompts import require_keys, require_step
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
@@ -114,9 +115,7 @@ class PromptSampler:
         Raises:
             ValueError: If a key is duplicated.
         """
-        if len(set(keys)) < len(keys):
-            duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
-            raise ValueError(f"Two training prompts have the key {duplicate!r}: keys must differ.")
+        require_keys(keys)
         self.keys = list(keys)
         self._seed = seed
         self._weighting = weighting
@@ -149,14 +148,7 @@ class PromptSampler:
             self._drawn_in_step = set()
             self._at_start = self._position, list(self._deferred)
             self._order = []
-        if n + len(self._drawn_in_step) > len(self.keys):
-            drawn = len(self._drawn_in_step)
-            addition = f", {drawn} of them drawn in this step" if drawn else ""
-            raise ValueError(
-                f"A step needs {n} prompts and the training set has {len(self.keys)}{addition}: "
-                "use more prompts, a smaller training.prompts_per_step, or a lower "
-                "training.redraw_limit."
-            )
+        require_step(n, len(self.keys), len(self._drawn_in_step))
         weighted = self._weighting == "difficulty"
         selection = self._draw_weighted(n) if weighted else self._draw_in_epochs(n)
         self._drawn_in_step.update(selection)

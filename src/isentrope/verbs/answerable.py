@@ -10,12 +10,12 @@ from typing import Any
 
 from isentrope.config.analysis import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.io import ConfigError, read_yaml
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.config.precision import PrecisionConfig
 from isentrope.control.names import require_tried
 from isentrope.nouns.choices import OBJECTIVES, RECORDED
 from isentrope.results.verbs import KERNEL, MEASURE, NOISE, TRY, Verb
+from isentrope.sampling.named_prompts import first_prompts
 from isentrope.sampling.tasks.lines import ResponseLine, complete_column, read_rows, source_of
 from isentrope.sampling.tasks.requirements import (
     MOST_BYTES,
@@ -71,28 +71,14 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
     if batch.U_file is None:
         require_prompt_groups(verb, batch.B_U, f"batch_config.B_U is {batch.B_U}")
         name, path = batch.update_source()
+        if batch.fixed_prompts is True and (task := batch.early_task(name, batch.U_split, path)):
+            first_prompts(task.prompts, batch.B_U)
         if name == "prompts":
             require_references(path)
         return
     _require_batch_file(batch.U_file)
     with verification(False):  # the work itself verifies what it reads
         _require_recorded(verb, batch, config.estimator)
-
-
-def require_evaluation(folder: str | Path) -> None:
-    """Refuse a folder for an evaluation that holds something else.
-
-    Args:
-        folder: The folder, perhaps not there yet.
-
-    Raises:
-        ConfigError: With what to do.
-    """
-    file = Path(folder) / "config.yaml"
-    if file.is_file() and "evaluation" not in read_yaml(file):
-        raise ConfigError(
-            f"{folder} holds something other than an evaluation: choose another --out."
-        )
 
 
 def require_shares(blocks: Sequence[str], share_responses: int) -> None:

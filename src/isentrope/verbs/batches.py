@@ -18,14 +18,15 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import refuse_unscored, with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
+from isentrope.sampling.named_prompts import first_prompts, name_prompts
 from isentrope.sampling.prompt import Prompt
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.tasks.rewarded import rewarding
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import progress
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.verbs.batch_files import read_rollouts
-from isentrope.verbs.prompts_in_turn import by_distinct_prompt, first_prompts
+from isentrope.verbs.prompts_in_turn import by_distinct_prompt
 
 PromptIds = tuple[int, ...]
 
@@ -283,9 +284,8 @@ def _exclude(
 ) -> list[Prompt]:
     """The prompts whose tokens are none of the other batch's, whatever either is called by."""
     named = name_prompts(prompts)
-    remaining = named
-    if exclude:
-        remaining = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
+    encoded = as_prompts(policy, named) if exclude else named
+    remaining = [prompt for prompt in encoded if prompt.token_ids not in exclude]
     if not remaining:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "

@@ -15,9 +15,8 @@ from dataclasses import replace
 import torch
 
 from isentrope.checkpoint.checkpoint import StoredCheckpoint
-from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.files import CONTRACT, TRAINING_ARGS
 from isentrope.checkpoint.in_force import SettingsInForce, ways_on
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checkpoint.limits import (
     model_obstacles,
     stale_batch,

@@ -22,7 +22,7 @@ from isentrope.config.evaluate import (
 from isentrope.config.io import load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.paths import inputs_of
-from isentrope.evaluation.evaluate import require_format
+from isentrope.evaluation.options import require_format
 from isentrope.evaluation.responses import (
     choose_prompts,
 )
@@ -45,8 +45,8 @@ from isentrope.system.files import write_bytes
 from isentrope.system.log import log
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, world_size
-from isentrope.verbs.answerable import require_evaluation
 from isentrope.verbs.before_work import require_memory_to_evaluate
+from isentrope.verbs.evaluable import require_evaluation
 from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
 
 

@@ -11,13 +11,14 @@ import yaml
 
 import isentrope as ise
 from isentrope import with_advantages
+from isentrope.checkpoint.files import VERL_SETTINGS
 from isentrope.checkpoint.in_force import refuse
 from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.checkpoint.infer.logged_texts import read_logged_texts
 from isentrope.checkpoint.infer.settings import obstacles_of
 from isentrope.checkpoint.infer.step import Use
 from isentrope.checkpoint.infer.unshown import notes_on_arguments
-from isentrope.checkpoint.infer.verl_settings import LOSSES, VERL_SETTINGS
+from isentrope.checkpoint.infer.verl_settings import LOSSES
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.update.objective import token_weights

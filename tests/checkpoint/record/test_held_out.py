@@ -3,7 +3,7 @@
 import json
 
 from isentrope import EntropyProbe, Prompt
-from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.prompt_file import PromptFile
 from isentrope.system.files import MANIFEST
 from tests.probe import following
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isentrope.sampling.prompts import as_prompts, require_room
-from isentrope.sampling.tasks.custom import PromptFile, read_responses
+from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.gsm8k import GSM8K
+from isentrope.sampling.tasks.prompt_file import PromptFile
 from tests.training.conftest import small_policy
 
 MANY = [40, pytest.param(4000, marks=pytest.mark.slow)]

@@ -19,9 +19,8 @@ from isentrope.checkpoint.convert.source import (
     require_convertible,
 )
 from isentrope.checkpoint.convert.verl import read_verl
-from isentrope.checkpoint.files import ADAPTER_CONFIG, TRAINER_STATE
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
-from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
+from isentrope.checkpoint.files import ADAPTER_CONFIG, TRAINER_STATE, TRAINING_ARGS, VERL_SETTINGS
+from isentrope.checkpoint.infer.verl_settings import read_verl_settings
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.reading import read_json, reading

@@ -18,7 +18,6 @@ from isentrope.system.one_line import one_line, plural, quoted
 from isentrope.system.reading import reading
 from isentrope.system.secrets import secrets_in
 
-TRAINING_ARGS = "training_args.bin"
 _LARGEST_FILE = 16 * 2**20
 """In bytes; the file of a real run has a few thousand."""
 

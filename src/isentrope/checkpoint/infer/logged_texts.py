@@ -27,7 +27,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import as_prompts, name_prompts, runs_of, with_template
+from isentrope.sampling.named_prompts import name_prompts, with_template
+from isentrope.sampling.prompts import as_prompts, runs_of
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_arrow

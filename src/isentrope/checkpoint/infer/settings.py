@@ -15,15 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE
-from isentrope.checkpoint.infer.arguments import (
-    TRAINING_ARGS,
-    SavedArguments,
-    read_training_arguments,
-)
+from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE, TRAINING_ARGS, VERL_SETTINGS
+from isentrope.checkpoint.infer.arguments import SavedArguments, read_training_arguments
 from isentrope.checkpoint.infer.fields import REFUSALS
 from isentrope.checkpoint.infer.step import TrainerStep, Use
-from isentrope.checkpoint.infer.verl_settings import VERL_SETTINGS, read_verl_settings
+from isentrope.checkpoint.infer.verl_settings import read_verl_settings
 from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema

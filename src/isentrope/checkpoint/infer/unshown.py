@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
+from isentrope.checkpoint.files import TRAINING_ARGS
 from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts
 from isentrope.checkpoint.infer.step import Use

@@ -14,8 +14,6 @@ import yaml
 from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.system.reading import read_text, reading
 
-VERL_SETTINGS = "verl.yaml"
-
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"

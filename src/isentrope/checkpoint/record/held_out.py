@@ -1,6 +1,6 @@
 """The held-out prompts of a run as lines of a file of prompts, kept beside its recorded step.
 
-next_update/held_out.jsonl    one prompt per line (`sampling.tasks.custom`), from which E is drawn
+next_update/held_out.jsonl    one prompt per line (`tasks.prompt_file`), from which E is drawn
 """
 
 import json

@@ -57,10 +57,13 @@ PROMPT_FIELDS = frozenset(ResponseLine.model_fields)
 
 NO_REFERENCE = (
     "A prompt in the file has no reference, so its responses have no reward: add 'reference' to "
-    "every line, or use these prompts for E only. Demonstrations in a U_file need none: set "
-    "estimator.objective=sft."
+    "every line, or reward responses by a function of your own (FILE.py:NAME)."
 )
 """Why a response to a prompt of a file cannot be rewarded."""
+NO_REFERENCE_OF_U = (
+    f"{NO_REFERENCE} Demonstrations in a U_file need none: set estimator.objective=sft."
+)
+"""The same where it may be one of a measurement's U."""
 
 
 def require_splittable(source: str, different: int, test_share: float) -> int:

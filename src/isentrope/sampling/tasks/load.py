@@ -18,8 +18,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
-from isentrope.sampling.tasks.custom import PromptFile, PromptSource
 from isentrope.sampling.tasks.names import NAME, TASKS, function_names, is_task
+from isentrope.sampling.tasks.prompt_file import PromptFile, PromptSource
 from isentrope.sampling.tasks.requirements import (
     needs_prompts,
     require_arguments,

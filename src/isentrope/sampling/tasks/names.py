@@ -12,7 +12,7 @@ TASKS = {
     "gsm8k_r1_template": "isentrope.sampling.tasks.gsm8k:GSM8K",
     "addition": "isentrope.sampling.tasks.addition:Addition",
     "addition_chat": "isentrope.sampling.tasks.addition:ChatAddition",
-    "prompts": "isentrope.sampling.tasks.custom:PromptFile",
+    "prompts": "isentrope.sampling.tasks.prompt_file:PromptFile",
 }
 """Names that `load_task` accepts, and their classes."""
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from isentrope.sampling.tasks.lines import (
     NO_COLUMNS,
-    NO_REFERENCE,
+    NO_REFERENCE_OF_U,
     PromptLine,
     read_rows,
     require_response,
@@ -191,7 +191,7 @@ def require_demonstrations(name: str, path: str | None) -> None:
     Raises:
         ValueError: Naming the line.
     """
-    of_file = name == "prompts" or (name not in TASKS and _all_functions(name))
+    of_file = name == "prompts" or (name not in TASKS and are_functions(name))
     if not of_file or path is None or not Path(path).is_file():
         return
     if Path(path).suffix in (".parquet", ".csv") or Path(path).stat().st_size > MOST_BYTES:
@@ -200,8 +200,15 @@ def require_demonstrations(name: str, path: str | None) -> None:
         require_response(where, row.get("response"))
 
 
-def _all_functions(name: str) -> bool:
-    """Whether sources show that all parts of a name are functions."""
+def are_functions(name: str) -> bool:
+    """Whether sources show that all parts of a task's name are functions.
+
+    Args:
+        name: As `load_task` takes it.
+
+    Returns:
+        False where a part is a task, or only running its file tells.
+    """
     files = files_of_task(name)
     return len(files) == len(name.split(", ")) and all(map(defines_function, files))
 
@@ -219,7 +226,7 @@ def require_references(path: str | Path | None) -> None:
         return
     file = Path(path)
     if "reference" not in _columns_of_first(file) and "reference" not in _columns_of_all(file):
-        raise ValueError(NO_REFERENCE)
+        raise ValueError(NO_REFERENCE_OF_U)
 
 
 def _columns_of_first(file: Path) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
+from isentrope.sampling.named_prompts import name_prompts
 from isentrope.sampling.prompt import Prompt
-from isentrope.sampling.prompts import name_prompts
-from isentrope.sampling.tasks.custom import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.names import describe_reward
+from isentrope.sampling.tasks.prompt_file import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
 from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
 from isentrope.sampling.tasks.task import RewardsBatches, Task
