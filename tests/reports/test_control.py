@@ -7,6 +7,7 @@ from isentrope.reports.read_run import read_run
 from tests.reports import made_up
 
 STEPS = 20
+OF_TENTHS = "From step 1 to 20 (of 20 points or more, means of the first and last tenth):"
 
 
 def write_run(folder, **columns):
@@ -34,8 +35,8 @@ def test_entropy_is_held_against_its_target(tmp_path):
     columns = {"entropy": [0.22] * half + [0.2] * half, "entropy_se": 0.01, "target": 0.2}
     panel = panels(write_run(tmp_path / "run", **columns))["control_entropy"]
     assert panel.caption.replace("\u00a0", " ") == (
-        "From step 1 to 20: attained went from 0.22 to 0.2; target went from 0.2 to 0.2; on "
-        "average the two are 5.0 % apart."
+        f"{OF_TENTHS} attained went from 0.22 to 0.2; target went from 0.2 to 0.2; on average the "
+        "two are 5.0 % apart."
     )
     assert set(panel.data["of"]) == {"attained", "target"}
     band = panel.drawn.figure().axes[0].collections[0]
@@ -49,11 +50,11 @@ def test_what_was_touched_is_told_and_gaps_are_no_error(tmp_path):
     times = [{"step": k + 1, "seconds": 4.0, "control/seconds": 1.0} for k in range(STEPS)]
     found = panels(made_up.write_log(run, times, "timing.jsonl"))
     assert found["control_tokens"].caption == (
-        "From step 1 to 20: of tokens touched went from 0.02 to 0.02; of their weight changed went "
-        "from 0.1 to 0.1."
+        f"{OF_TENTHS} of tokens touched went from 0.02 to 0.02; of their weight changed went from "
+        "0.1 to 0.1."
     )
     assert found["control_time"].caption == (
-        "From step 1 to 20: the control went from 1 to 1; the whole step went from 4 to 4."
+        f"{OF_TENTHS} the control went from 1 to 1; the whole step went from 4 to 4."
     )
 
 

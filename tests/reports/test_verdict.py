@@ -4,9 +4,19 @@ import pytest
 
 from isentrope import load_result
 from isentrope.reports.read_run import read_run
+from isentrope.reports.report import write_report
 from isentrope.reports.verdict import FIRST, verdict
 from isentrope.system.formatting import PAGE
-from tests.reports.made_up import audit, estimate, influence, measure, sweep_row, tables, write
+from tests.reports.made_up import (
+    audit,
+    estimate,
+    influence,
+    make_run,
+    measure,
+    sweep_row,
+    tables,
+    write,
+)
 
 PRICE = {
     "whole": {
@@ -149,6 +159,18 @@ def test_four_questions_come_first(tmp_path):
     assert asked[:4] == ["How much?", "Who did it?", "At what price?", "Can I trust it?"]
     assert tuple(asked[:4]) == FIRST
     assert len(asked) > 4
+
+
+def test_what_training_did_comes_first_where_no_step_was_measured(tmp_path):
+    run = make_run(tmp_path / "run", steps=())
+    claim, *_ = verdict(read_run(run))
+    assert claim.question == "Training"
+    assert "From step 1 to step 20, entropy fell from 0.2 to 0.105, by 0.095" in claim.text
+    page = write_report(run).page.read_text(encoding="utf-8")
+    assert page.index("entropy fell from 0.2") < page.index("not in this report")
+    assert "More about this step: Training" not in page
+    write(run, "measure", "step_8", measure())
+    assert verdict(read_run(run))[0].question == "How much?"
 
 
 @pytest.mark.parametrize("proxies", [1, 9])

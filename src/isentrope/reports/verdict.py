@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.read_run import Reading, as_far_as_readable
+from isentrope.reports.words import records
 from isentrope.results.answers.best_rate import HIGHER_RATE, best_rate_sentence
 from isentrope.results.answers.blocks import Sentence
 from isentrope.results.answers.checks import TRUST, trust_sentence
@@ -17,6 +18,7 @@ from isentrope.results.answers.evaluate import TRAINING, evaluation_sentence
 from isentrope.results.answers.first_order import FIRST_ORDER, WHO
 from isentrope.results.answers.influence import WHOSE_PROMPTS
 from isentrope.results.answers.measure import HOW_MUCH, PRICE
+from isentrope.results.answers.training import training_sentence
 from isentrope.results.results import AuditResult, InfluenceResult, MeasureResult, NoiseResult
 
 QUESTIONS = (
@@ -41,7 +43,9 @@ def verdict(reading: Reading) -> list[Sentence]:
     sources = (_joined, _measured, _influence, _audit, _training)
     for sentence in as_far_as_readable(reading, "verdict", *sources):
         answers.setdefault(sentence.question, sentence)
-    return [answers[question] for question in QUESTIONS if question in answers]
+    # where no step was measured, what training did comes before all others
+    order = QUESTIONS if HOW_MUCH in answers else (TRAINING, *QUESTIONS)
+    return [answers[question] for question in dict.fromkeys(order) if question in answers]
 
 
 def _joined(reading: Reading) -> Iterator[Sentence]:
@@ -66,8 +70,9 @@ def _audit(reading: Reading) -> Iterator[Sentence]:
 
 
 def _training(reading: Reading) -> Iterator[Sentence]:
-    """What evaluations say from the first checkpoint to the last."""
+    """What evaluations say from the first checkpoint to the last, or else the training log."""
     for evaluation in reading.evaluations[:1]:
         sampled = [(f"step {step:.0f}", row.metrics) for step, row in evaluation.sampled()]
         if len(sampled) > 1:
             yield from evaluation_sentence(sampled)
+    yield from training_sentence(records(reading.logged("step")))
