@@ -23,9 +23,12 @@ def test_a_half_finished_run_says_what_is_missing(tmp_path):
     (tmp_path / "r" / "measurements" / "kernel_step_8" / "results.json").write_text('{"cut')
     with open(tmp_path / "r" / "logs" / "metrics.jsonl", "a") as file:
         file.write('{"step": 21, "rew')
+    (tmp_path / "r" / "training_state" / "step_8").mkdir(parents=True)
     made = write_report(tmp_path / "r")
     said = " ".join(made.missing)
-    for part in ("kernel of step_16 was begun", "cannot be read", "isentrope audit", "1 lines of"):
+    audited = f"isentrope audit {tmp_path / 'r'}/training_state/step_8 --out {tmp_path / 'r'}."
+    assert audited in said
+    for part in ("kernel of step_16 was begun", "cannot be read", "1 lines of"):
         assert part in said
     page = made.page.read_text(encoding="utf-8")
     assert '"kernel-section"' not in page

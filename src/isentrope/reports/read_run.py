@@ -8,6 +8,7 @@ A file that cannot be read, or a measurement that was begun and not finished, is
 is reported, and a sentence says what is not there.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -174,11 +175,15 @@ def read_run(
                 f"{folder} holds nothing that can be reported: {' '.join(missing)}"
             )
         raise NothingToReportError(nothing_to_report(folder))
-    missing += rollout_faults(RunFiles(folder))
+    files = RunFiles(folder)
+    missing += rollout_faults(files)
+    place = files.latest() if focus is None else folder / "training_state" / focus
+    measured = str(place) if place is not None and place.is_dir() else "CHECKPOINT"
     for kind, absent in REPORTED_KINDS.items():
         names = [saved.name for saved in measurements if type(saved.result) is kind]
         if not names:
-            missing.append(f"{absent}: run isentrope {kind.verb}.")
+            command = shlex.join(["isentrope", kind.verb, measured, "--out", str(folder)])
+            missing.append(f"{absent}: run {command}.")
         elif focus not in names:
             on = f"{', '.join(names)}, and not on {focus}, which is shown here"
             missing.append(f"{kind.verb} was run on {on}.")
