@@ -137,6 +137,14 @@ def test_a_training_that_logs_its_steps_needs_no_other_line(job):
     assert len(caplog.messages) == 3
 
 
+def test_work_that_is_done_says_nothing_more(job):
+    progress, _, _ = job
+    progress.log_if_silent = threading.Event().set
+    with progress:
+        progress.end_lines()
+        assert "progress" not in {thread.name for thread in threading.enumerate()}
+
+
 @pytest.mark.parametrize("console", [None, terminal(80)], ids=["no console", "a terminal"])
 def test_lines_are_logged_only_where_a_verb_writes_to_no_terminal(console):
     assert not Progress(console).logs

@@ -39,6 +39,7 @@ class ViewCommand(Reported, Verified):
         """
         from isentrope.reports.live import LivePage
         from isentrope.reports.serve import serving
+        from isentrope.system.progress import progress
 
         page = LivePage(
             self.run_folders, checkpoint=self.checkpoint, evaluations=self.evaluations or ()
@@ -46,6 +47,7 @@ class ViewCommand(Reported, Verified):
         with serving(page, self.port) as address:
             sys.stdout.write(f"{address} shows {', '.join(self.run_folders)}. Ctrl-C ends it.\n")
             sys.stdout.flush()
+            progress().end_lines()
             if self.open_browser:
                 import webbrowser
 

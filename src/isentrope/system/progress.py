@@ -82,6 +82,10 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         _CURRENT.reset(self._before)
+        self.end_lines()
+
+    def end_lines(self) -> None:
+        """Log no more lines: the work is done, and what follows waits for others."""
         self._lines.close()
 
     def log_if_silent(self) -> None:
