@@ -276,6 +276,15 @@ def test_one_prompt_cannot_be_shared(own):
     assert "1 different prompts" in str(refusal.value)
 
 
+def test_a_folder_with_one_checkpoint_without_optimizer_names_the_others(own):
+    shutil.copytree(own / "step_4", own / "run" / "step_4")
+    shutil.copytree(own / "step_4", own / "run" / "step_6")
+    (own / "run" / "step_6" / "optimizer.pt").unlink()
+    code, text, _ = call("measure", own / "run", *given(own))
+    assert code == 1
+    assert "Or leave step_6 out, and give step_4 by a pattern in quotes" in text
+
+
 def test_a_pattern_of_checkpoints_stands_in_place_of_a_folder(own):
     shutil.copytree(own / "step_4", own / "step_6")
     for name in ("step_4", "step_6"):

@@ -19,6 +19,7 @@ from isentrope.results import tables as result_tables
 from isentrope.results.result import ResultsError
 from isentrope.system.errors import FileError
 from isentrope.verbs.loop import run_verb
+from tests.reports.made_up import influence, tables, write, write_evaluation
 from tests.tiny_checkpoint import as_made_elsewhere, settings
 
 ABSENT = object()
@@ -104,6 +105,24 @@ def test_a_folder_of_results_is_refused_by_the_name_of_one(folders):
     with pytest.raises(ResultsError) as refused:
         load_result(result.parent)
     assert f"give one of them, such as {result.parent}" in str(refused.value)
+
+
+def test_the_folder_of_an_evaluation_is_sent_to_show(tmp_path):
+    place = write_evaluation(tmp_path / "evaluated", tmp_path)
+    with pytest.raises(ResultsError, match=f"isentrope show {place} prints an evaluation"):
+        load_result(place)
+
+
+def test_equal_responses_are_named_together_and_each_of_them_moves_entropy(tmp_path):
+    sequences, tokens = tables(3, 2, ("7", "+", "5", "<eos>"))
+    named = {}
+    for kind, extra in {"tokens": {"tokens": tokens}, "sequences": {}}.items():
+        place = write(
+            tmp_path / kind, "influence", "step_8", influence(), sequences=sequences, **extra
+        )
+        named[kind] = load_result(place).sentences()[0].text
+    assert re.search(r"“[^”]+” \(each of the responses \d, \d\)", named["tokens"])
+    assert re.search(r"each of the responses \d, \d, “[^”]+”, ", named["sequences"])
 
 
 def test_a_check_that_files_do_not_decide_is_not_counted_as_one_that_failed(folders):

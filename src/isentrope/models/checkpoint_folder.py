@@ -43,8 +43,8 @@ def require_checkpoint(path: str | Path) -> Path:
             f"{path.parent}."
             for path in sorted(folder.glob("*/adapter_config.json"))[:1]
         )
-        if not hint and (below := _checkpoints_below(folder)):
-            raise FileNotFoundError(f"{folder} is not a checkpoint.{below}")
+        if not hint and (below := checkpoints_below(folder)):
+            raise FileNotFoundError(f"{folder} is not a checkpoint. {below}")
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
             "weights in *.safetensors (pickled weights are refused, because loading them can run "
@@ -79,17 +79,24 @@ def require_optimizer(folder: Path, place: str | Path | None = None) -> Path:
     return file
 
 
-def _checkpoints_below(folder: Path) -> str:
-    """The checkpoints that lie in a folder which is none, or the command that converts one."""
+def checkpoints_below(folder: Path) -> str:
+    """The checkpoints that lie in a folder which is none, or the command that converts one.
+
+    Args:
+        folder: A folder that is not a checkpoint itself.
+
+    Returns:
+        A sentence; empty where nothing lies below it.
+    """
     shards = _folders_of(folder, *(f"{depth}model_world_*" for depth in ("", "*/", "*/*/")))
     if shards:
-        return f" {shards[0]} is verl's: run isentrope convert {shards[0]} --out OUT."
+        return f"{shards[0]} is verl's: run isentrope convert {shards[0]} --out OUT."
     depths = ("*/", "*/*/", "*/*/*/")
     paths = [*map(str, _folders_of(folder, *(f"{depth}*.safetensors" for depth in depths)))]
     if not paths:
         return ""
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return f" Below it are models: give one of {', '.join(paths[:_NAMED])}{more}."
+    return f"Below it are models: give one of {', '.join(paths[:_NAMED])}{more}."
 
 
 def _folders_of(folder: Path, *patterns: str) -> list[Path]:

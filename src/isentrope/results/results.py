@@ -257,4 +257,9 @@ def load_result(folder: str | Path) -> Result:
             f"{place} is not the folder of one result: it holds {len(inside)}, give one of them, "
             f"such as {inside[0]}."
         )
+    if place.is_dir() and not (place / RESULTS).is_file():
+        raise ResultsError(
+            f"{place} holds no {RESULTS}, which every verb that measures writes: isentrope show "
+            f"{place} prints an evaluation or the results of a run."
+        )
     return Result.load(place)

@@ -278,6 +278,11 @@ def test_a_folder_of_no_layout_is_refused(base, source, tmp_path):
         convert(source, tmp_path / "out")
     with pytest.raises(ValueError, match=r"needs no conversion: `isentrope check .*base`"):
         convert(base / "base", tmp_path / "out")
+    actor = source / "global_step_20" / "actor"
+    actor.mkdir(parents=True)
+    (actor / "model_world_size_1_rank_0.pt").touch()
+    with pytest.raises(FileNotFoundError, match=f"run isentrope convert {actor} --out OUT"):
+        convert(source, tmp_path / "out")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from isentrope.checkpoint.files import ADAPTER_CONFIG, DCP_METADATA
-from isentrope.models.checkpoint_folder import way_out
+from isentrope.models.checkpoint_folder import checkpoints_below, way_out
 from isentrope.system.outputs import require_apart
 
 _SHARDS = (DCP_METADATA, "pytorch_model_fsdp*", "model_world_size_*", "*_optim_states.pt", "latest")
@@ -94,8 +94,10 @@ def refuse_layout(folder: Path) -> NoReturn:
             f"{folder} needs no conversion: `isentrope check {folder}` says whether it can be "
             "measured."
         )
-    cure = way_out(folder) or (
-        "It needs .metadata (torch.distributed.checkpoint), pytorch_model_fsdp* (accelerate, "
+    cure = (
+        way_out(folder)
+        or checkpoints_below(folder)
+        or "It needs .metadata (torch.distributed.checkpoint), pytorch_model_fsdp* (accelerate, "
         "transformers), model_world_size_* (verl) or *_optim_states.pt (DeepSpeed)."
     )
     raise FileNotFoundError(f"{folder} is in no layout that is converted. {cure}")

@@ -48,9 +48,11 @@ def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
     if not rows:
         return
     row = max(rows, key=lambda row: abs(row.delta_h.value))
-    what = f"response {row.sequence}, “{row.text}”,"
+    equal = "," in row.sequence  # the places of equal responses
+    response = f"{'each of the responses' if equal else 'response'} {row.sequence}"
+    what = f"{response}, “{row.text}”,"
     if isinstance(row, ListedToken):
-        what = f"the token between bars in “{row.text}” (response {row.sequence})"
+        what = f"the token between bars in “{row.text}” ({response})"
     if not has_interval(row.delta_h):
         verb = "lower" if row.delta_h.value < 0 else "raise"
         sentence = f"Of the batch, {what} seems to {verb} entropy most; there is no interval."
