@@ -109,8 +109,9 @@ def test_a_folder_of_results_is_refused_by_the_name_of_one(folders):
 
 def test_the_folder_of_an_evaluation_is_sent_to_show(tmp_path):
     place = write_evaluation(tmp_path / "evaluated", tmp_path)
-    with pytest.raises(ResultsError, match=f"isentrope show {place} prints an evaluation"):
+    with pytest.raises(ResultsError) as refused:
         load_result(place)
+    assert f"isentrope show {place} " in str(refused.value)
 
 
 def test_equal_responses_are_named_together_and_each_of_them_moves_entropy(tmp_path):
