@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope import Result
-from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
+from isentrope.cli.call import add_to
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 from isentrope.commands.command import Sets
 from isentrope.commands.measuring import OnCheckpoints
 from isentrope.results.verbs import Verb

@@ -9,7 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from isentrope._version import __version__
-from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to, settings
+from isentrope.cli.call import add_to, settings
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 
 MOVED = {"branch": "compare settings by `python -m studies.branches`, in a clone"}
 """Verbs of earlier versions, and what does their work now."""

@@ -24,9 +24,8 @@ from rich.logging import RichHandler
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from isentrope.cli.commands import settings
+from isentrope.cli.call import Interrupted, settings
 from isentrope.cli.console import err, out, show
-from isentrope.cli.signals import Interrupted
 from isentrope.commands.command import AsJson, Command, Conclusion
 from isentrope.system.errors import IsentropeError
 from isentrope.system.failures import ENDINGS, advice, os_error_number

@@ -18,6 +18,9 @@ what the policy draws, and a mean over scored responses is that of a selection b
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +28,10 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
+from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.task import RewardsBatches, Task
 from isentrope.system.argument_types import refuse_other_types
+from isentrope.system.reading import read_json
 
 ADVANTAGE_RULES = ("dr_grpo", "grpo", "rloo")
 """Names of the advantage rules."""
@@ -107,6 +112,35 @@ def with_rewards(
             len(rewarded),
         )
     return rewarded
+
+
+def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
+    """A task as a function of rollouts that knows the checkpoint, if its reward is of batches.
+
+    Args:
+        task: Any task.
+        policy: Decodes the responses.
+        checkpoint: Its folder, with the state of the trainer.
+
+    Returns:
+        A function of the rollouts; the task itself if it rewards one response at a time.
+    """
+    if not isinstance(task, RewardsBatches):
+        return task
+    file = checkpoint / "trainer_state.json"
+
+    def rewards(rollouts: Rollouts) -> list[float]:
+        from transformers import TrainerState
+
+        state = None
+        if file.is_file():
+            content = read_json(file, finite=False)
+            names = {field.name for field in fields(TrainerState)}  # scripts write keys beside
+            state = TrainerState(**{k: content[k] for k in content.keys() & names})
+        return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
+
+    rewards.__name__ = describe_reward(task)
+    return rewards
 
 
 UNREWARDED = 8

@@ -5,21 +5,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.named_prompts import name_prompts
 from isentrope.sampling.prompt import Prompt
-from isentrope.sampling.tasks.names import describe_reward
 from isentrope.sampling.tasks.prompt_file import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
 from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
-from isentrope.sampling.tasks.task import RewardsBatches, Task
-from isentrope.system.reading import read_json
 
 
 class RewardedPrompts(PromptFile):
@@ -144,32 +137,3 @@ def _index_by_key(prompts: Sequence[Prompt]) -> dict[str, Prompt]:
     counts = Counter(names)
     index = {n: p for n, p in zip(names, prompts, strict=True) if n is not None and counts[n] == 1}
     return index | {p.key: p for p in prompts}
-
-
-def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
-    """A task as a function of rollouts that knows the checkpoint, if its reward is of batches.
-
-    Args:
-        task: Any task.
-        policy: Decodes the responses.
-        checkpoint: Its folder, with the state of the trainer.
-
-    Returns:
-        A function of the rollouts; the task itself if it rewards one response at a time.
-    """
-    if not isinstance(task, RewardsBatches):
-        return task
-    file = checkpoint / "trainer_state.json"
-
-    def rewards(rollouts: Rollouts) -> list[float]:
-        from transformers import TrainerState
-
-        state = None
-        if file.is_file():
-            content = read_json(file, finite=False)
-            names = {field.name for field in fields(TrainerState)}  # scripts write keys beside
-            state = TrainerState(**{k: content[k] for k in content.keys() & names})
-        return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
-
-    rewards.__name__ = describe_reward(task)
-    return rewards
