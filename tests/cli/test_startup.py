@@ -57,6 +57,7 @@ SUPERVISED = "analysis.supervised=true"
 CONTEXT = ("--set", "model.path=MODEL", "--set", "model.lora_rank=0")
 CLIPPED = "control.name=clip_cov"
 SHARE = ("--set", "trial.options.clip_cov.shar=1")
+SCORED = ("--reward", "prompts")
 SHORT = ("--set", "sampling.max_new_tokens=8")
 SUBSET = ("--set", "evaluation.n_prompts=5")
 LIMIT = "data.dataset_options.limit=0"
@@ -174,6 +175,11 @@ MISTAKES = {
     "a field to validate": ["config", "validate", "TRAINING", "--set", "trainer.optim=adamm"],
     "no checkpoint of a run": ["train", "--from", "MODEL", "--out", "new"],
     "a reward of training": ["train", "TRAINING", "--set", "data.dataset_name=REWARD:harder"],
+    "no response": ["measure", *DRAWN, "--set", "batch_config.U_file=PROMPTS"],
+    "two responses": ["noise", *DRAWN, *SCORED, "--set", "batch_config.E_file=DOUBLE"],
+    "numbers of tokens": ["influence", *DRAWN, "--set", "batch_config.U_file=UNEVEN"],
+    "two steps": ["measure", *DRAWN, *SCORED, "--set", "batch_config.E_file=STEPS"],
+    "weights to replay": ["measure", *DRAWN, *RECORDED, "--set", "batch_config.U_file=SMALL"],
     "a subset": ["evaluate", "EVALUATION", "--set", "evaluation.n_prompts=5000", *SHORT],
     "a subset of a file": ["evaluate", "MODEL", "--prompts", "PROMPTS", *SUBSET, *SHORT],
     "a format": ["evaluate", "EVALUATION", "--set", "evaluation.metrics=[format]", *SHORT],
@@ -209,6 +215,9 @@ LINES = {
     "BROKEN": '{"prompt": "1+1="}\n{"prompt": 3}\n',
     "TWICE": '{"prompt": "1+1=", "reference": "2"}\n' * 2,
     "GROUPED": '{"prompt": "1+1=", "group": "a"}\n{"prompt": "1+2="}\n',
+    "DOUBLE": '{"prompt": "1+1=", "response": "2", "response_ids": [3]}\n',
+    "UNEVEN": '{"prompt": "1+1=", "response_ids": [3, 4], "token_weights": [1.0]}\n',
+    "STEPS": '{"prompt": "1", "response": "2", "step": 1}\n{"prompt": "1", "response": "2"}\n',
     "BARE": '{"prompt": "1+1="}\n{"prompt": "1+2="}\n',
 }
 
@@ -349,6 +358,11 @@ def test_a_mistake_is_named_before_anything_heavy_is_loaded(mistake, mistakes):
         "a demo's seed": "should be greater than or equal to 0",
         "a field to validate": "the nearest is",
         "no checkpoint of a run": "is not a checkpoint of a training run",
+        "no response": "line 1 needs exactly one of 'response' and 'response_ids'",
+        "two responses": "line 1 needs exactly one of 'response' and 'response_ids'",
+        "numbers of tokens": "1 values of 'token_weights' for a response of 2 tokens",
+        "two steps": "holds the responses of 2 training steps",
+        "weights to replay": "small.jsonl has no token_weights",
         "a subset": "n_prompts=5000 of 1629 prompts",
         "a subset of a file": "n_prompts=5 of 4 prompts",
         "a format": "omit 'format' from evaluation.metrics",

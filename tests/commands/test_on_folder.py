@@ -4,10 +4,12 @@ import json
 import shlex
 import shutil
 
+import pyarrow as pa
 import pytest
 import torch
 import trl
 import yaml
+from pyarrow.parquet import write_table
 from transformers import TrainingArguments
 
 import isentrope as ise
@@ -363,3 +365,14 @@ def test_python_says_it_too_where_weights_follow_from_the_order_alone(own, caplo
     with ise.Checkpoint(own / "step_4") as checkpoint:
         checkpoint.draw(PROMPTS, [first, second], E=8, settings=settings)
     assert "had which weight in training is in no file: 1 first, 0.5 second" in caplog.text
+
+
+@pytest.mark.parametrize("columns", [("prompt", "reference"), ("prompt_ids", "response_ids")])
+def test_a_table_that_is_no_batch_is_refused_by_its_columns(columns, own, tmp_path):
+    file = tmp_path / "U.parquet"
+    write_table(pa.table({name: ["1"] for name in columns}), file)
+    words = [own / "step_4", "--prompts", own / "prompts.jsonl", *sets(batch_config__U_file=file)]
+    code, text, _ = call("measure", *words, "--out", tmp_path / "run")
+    assert code == 1
+    assert "U.parquet is no batch of responses: it lacks" in " ".join(text.split())
+    assert "prompt_index" in text

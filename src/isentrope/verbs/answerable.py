@@ -16,15 +16,11 @@ from isentrope.control.names import require_tried
 from isentrope.nouns.choices import OBJECTIVES, RECORDED
 from isentrope.results.verbs import KERNEL, MEASURE, NOISE, TRY, Verb
 from isentrope.sampling.named_prompts import first_prompts
-from isentrope.sampling.tasks.lines import ResponseLine, complete_column, read_rows, source_of
-from isentrope.sampling.tasks.requirements import (
-    MOST_BYTES,
-    require_demonstrations,
-    require_references,
-)
+from isentrope.sampling.tasks.lines import complete_column, source_of
+from isentrope.sampling.tasks.requirements import require_demonstrations, require_references
 from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.manifest import verification
-from isentrope.system.reading import parse_json, read_text
+from isentrope.verbs.batch_rows import require_batch_file, rows_of_batch
 
 NOT_REWRITABLE = (
     "A control rewrites the advantages of an on-policy batch: set estimator.objective "
@@ -37,8 +33,6 @@ NO_REWARDS = (
     "FILE --reward FILE.py:NAME --set batch_config.B_U=32, or record rewards with the batch."
 )
 """Why no control can be tried on a batch."""
-_LOGGED = ({"input", "output"}, {"prompt", "completion"})
-"""Columns of what trainers log of a step, which is read with the libraries of the work."""
 
 
 def require_answerable(verb: Verb, config: MeasureConfig) -> None:
@@ -67,7 +61,8 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
         for name, path, _ in batch.tasks():
             require_demonstrations(name, path)
     if batch.E_file is not None:
-        _require_batch_file(batch.E_file)
+        require_batch_file(Path(batch.E_file))
+        rows_of_batch(Path(batch.E_file))
     if batch.U_file is None:
         require_prompt_groups(verb, batch.B_U, f"batch_config.B_U is {batch.B_U}")
         name, path = batch.update_source()
@@ -76,7 +71,7 @@ def require_answerable(verb: Verb, config: MeasureConfig) -> None:
         if name == "prompts":
             require_references(path)
         return
-    _require_batch_file(batch.U_file)
+    require_batch_file(Path(batch.U_file))
     with verification(False):  # the work itself verifies what it reads
         _require_recorded(verb, batch, config.estimator)
 
@@ -146,32 +141,24 @@ def _require_rewritable(trial: TrialConfig, estimator: EstimatorConfig) -> None:
         raise ValueError(NOT_REWRITABLE)
 
 
-def _require_batch_file(path: str) -> None:
-    """Refuse a batch in a file of another kind."""
-    if Path(path).suffix not in (".parquet", ".jsonl"):
-        raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
-
-
 def _require_recorded(verb: Verb, batch: BatchConfig, estimator: EstimatorConfig) -> None:
     """Refuse a recorded batch of too few groups, or one that a control cannot use."""
     file = Path(str(batch.U_file))
     if file.suffix == ".parquet":
         names = set(read_schema(file).names)
+        if estimator.objective == RECORDED and "token_weights" not in names:
+            raise ValueError(_no_weights(file))
         if "prompt_index" not in names:
             return  # of a trainer
         _require_rewards(verb, rewards="rewards" in names, advantages="advantages" in names)
         if verb.least_groups > 1:
             _require_groups_of(verb, file, len(set(read_arrow(file)["prompt_index"].to_pylist())))
         return
-    if file.stat().st_size > MOST_BYTES:
+    rows = rows_of_batch(file)
+    if rows is None:
         return
-    try:
-        first = parse_json(next(filter(str.strip, read_text(file).splitlines()), "{}"))
-    except ValueError:
-        first = None  # reading its lines says which is wrong
-    if isinstance(first, dict) and any(columns <= first.keys() for columns in _LOGGED):
-        return
-    rows = read_rows(file, ResponseLine)
+    if estimator.objective == RECORDED and complete_column(rows, "token_weights") is None:
+        raise ValueError(_no_weights(file))
     rewards, advantages = (complete_column(rows, name) for name in ("reward", "advantage"))
     _require_rewards(verb, rewards=rewards is not None, advantages=advantages is not None)
     # an objective that is not set may be the checkpoint's, and fine-tuning needs no reward
@@ -182,6 +169,15 @@ def _require_recorded(verb: Verb, batch: BatchConfig, estimator: EstimatorConfig
     prompts: list[Any] = [row[source_of(row, where)] for where, row in rows]
     runs = sum(a != b for a, b in zip(prompts, [None, *prompts], strict=False))
     _require_groups_of(verb, file, runs)
+
+
+def _no_weights(file: Path) -> str:
+    """Why a batch cannot be replayed."""
+    return (
+        f"estimator.objective=recorded replays the weights that training recorded, and {file} has "
+        "no token_weights: give next_update/rollouts.parquet of a checkpoint, or choose another "
+        "objective."
+    )
 
 
 def _require_rewards(verb: Verb, *, rewards: bool, advantages: bool) -> None:

@@ -30,6 +30,7 @@ from isentrope.sampling.tasks.lines import (
     ResponseLine,
     complete_column,
     read_rows,
+    require_responses,
 )
 
 
@@ -54,26 +55,18 @@ def read_responses(
             texts are given without a tokenizer.
     """
     rows = read_rows(Path(path), ResponseLine)
+    require_responses(path, rows)
     named = [prompt_of_row(row, where) for where, row in rows]
     prompts = as_prompts(policy, with_template(named, template))
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: complete_column(rows, name) for name in PER_TOKEN}
     columns |= {f"{name}s": complete_column(rows, name) for name in ("reward", "advantage")}
-    if len(steps := {row.get("step") for _, row in rows}) > 1:
-        raise ValueError(
-            f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
-            "responses of one step."
-        )
     return rollouts_of(policy, prompts, runs_of(prompts), responses, **columns)
 
 
 def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
-    if ("response" in row) == ("response_ids" in row):
-        raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
     if "response_ids" in row:
         return row["response_ids"]
-    if per_token := [name for name in PER_TOKEN if name in row]:
-        raise ValueError(f"{where} has {per_token[0]!r} for a text: give 'response_ids'.")
     if policy.tokenizer is None:
         raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
     (ids,) = encode_texts(policy, [row["response"]], [f"{where}: the response"])

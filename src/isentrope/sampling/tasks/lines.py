@@ -40,7 +40,7 @@ class PromptLine(BaseModel, extra="allow"):
 class ResponseLine(PromptLine, extra="forbid"):
     """What a line of a file of responses may hold."""
 
-    response_ids: list[_Id] = []
+    response_ids: Annotated[list[_Id], Field(min_length=1)] = []
     finished: bool = True
     reward: _Number | None = 0.0
     advantage: _Number = 0.0
@@ -101,6 +101,37 @@ def require_response(where: str, response: Any) -> None:
     """
     if not isinstance(response, str):
         raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
+
+
+def require_responses(path: str | Path, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """Refuse lines that are not responses of one training step.
+
+    Args:
+        path: Their file.
+        rows: Of `read_rows`.
+
+    Raises:
+        ValueError: If one has no response, or two, or not a number for each of its tokens; or they
+            are of several steps.
+    """
+    for where, row in rows:
+        if ("response" in row) == ("response_ids" in row):
+            raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
+        for name in PER_TOKEN:
+            if name in row and "response" in row:
+                raise ValueError(f"{where} has {name!r} for a text: give 'response_ids'.")
+            if name in row and len(row[name]) != len(row["response_ids"]):
+                raise ValueError(
+                    f"{where} has {len(row[name])} values of {name!r} for a response of "
+                    f"{len(row['response_ids'])} tokens: give one for each."
+                )
+    for name in ("reward", "advantage", *PER_TOKEN):
+        complete_column(rows, name)
+    if len(steps := {row.get("step") for _, row in rows}) > 1:
+        raise ValueError(
+            f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
+            "responses of one step."
+        )
 
 
 def complete_column(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
