@@ -22,11 +22,22 @@ from tests.tiny_checkpoint import PROMPTS, make_full_checkpoint
 
 PAGE = ROOT / "docs" / "from_verl.md"
 VERBS = ("check", "measure", "influence")
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "add"
+    return float(solution_str == ground_truth)
+"""
 
 
 def parts_of(tensors, mesh):
     """Each as the one process that holds it saves it."""
     return {n: distribute_tensor(x, mesh, [Shard(0)]) for n, x in tensors.items()}
+
+
+def run(command):
+    """A command of the page, which succeeds."""
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
 
 
 def write_actor(source, actor):
@@ -63,7 +74,7 @@ def test_the_commands_of_the_page_run_on_what_verl_leaves(tmp_path, monkeypatch)
     (tmp_path / ".hydra" / VERL_SETTINGS).rename(tmp_path / ".hydra" / "config.yaml")
     asked = [[{"role": "user", "content": text}] for text in PROMPTS]
     rewards = [{"ground_truth": str(1 + k % 3)} for k in range(len(PROMPTS))]
-    frame = pd.DataFrame({"prompt": asked, "reward_model": rewards})
+    frame = pd.DataFrame({"data_source": "add", "prompt": asked, "reward_model": rewards})
     frame.to_parquet(tmp_path / "train.parquet")
     lines = [
         {"input": PROMPTS[k % 4], "output": str(k % 3 + 1), "score": float(k % 3 == 0), "step": 21}
@@ -71,13 +82,12 @@ def test_the_commands_of_the_page_run_on_what_verl_leaves(tmp_path, monkeypatch)
     ]
     (tmp_path / "21.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.chdir(tmp_path)
-    exec(blocks(PAGE, "python")[0], {})
+    (tmp_path / "reward.py").write_text(REWARD)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "verl.yaml").write_text(blocks(PAGE, "yaml")[0])
+    small = " --set estimator.order=1 --set batch_config.B_E=24"
     for command in blocks(PAGE, "")[0].splitlines():
-        small = " --set estimator.order=1 --set batch_config.B_E=24" if ".yaml " in command else ""
-        done = CliRunner().invoke(app, shlex.split(command + small)[1:])
-        assert done.exit_code == 0, done.output
+        run(command + (small if ".yaml " in command else ""))
     for verb in VERBS[1:]:
         (results,) = (tmp_path / "runs").rglob(f"*{verb}*/results.json")
         found = json.loads(results.read_text())
@@ -85,6 +95,7 @@ def test_the_commands_of_the_page_run_on_what_verl_leaves(tmp_path, monkeypatch)
         assert not [text for text in found["warnings"] if "ASSUMED" in text]
         origin = found["settings"]["keys"]["estimator.objective"]
         assert (origin["value"], origin["from"]) == ("dapo", VERL_SETTINGS)
+    run(f"{blocks(PAGE, '')[1].strip()}{small} --set batch_config.B_U=4 --out drawn")
 
 
 def test_the_settings_shown_are_understood(tmp_path):

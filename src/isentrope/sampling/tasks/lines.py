@@ -17,6 +17,8 @@ from isentrope.system.reading import read_json_lines, reading, require_types
 
 NO_COLUMNS = ("prompt", "messages", "prompt_ids", "completion", "completion_ids")
 """Fields that no reward function is given as a column of the data."""
+VERL_REFERENCE = "reward_model"
+"""Column of verl's data sets, whose field `ground_truth` is the reference."""
 PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
 """Fields with one number per token of the response."""
 
@@ -167,7 +169,7 @@ def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, An
     Raises:
         ValueError: If a line is not understood, or there is none.
     """
-    rows = [(f"{path}, line {i}", row) for i, row in _lines(path)]
+    rows = [(f"{path}, line {i}", _with_reference(row)) for i, row in _lines(path)]
     for where, row in rows:
         unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
         if kind.model_config.get("extra") == "forbid" and unknown:
@@ -180,6 +182,15 @@ def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, An
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
     return rows
+
+
+def _with_reference(row: Any) -> Any:
+    """A row with its reference, which a data set of verl has in a column of its own."""
+    if not isinstance(row, dict) or "reference" in row:
+        return row
+    scored = row.get(VERL_REFERENCE)
+    answer = scored.get("ground_truth") if isinstance(scored, dict) else None
+    return row | {"reference": answer} if isinstance(answer, str) else row
 
 
 def _lines(path: Path) -> list[tuple[int, Any]]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 from isentrope.sampling.tasks.lines import (
     NO_COLUMNS,
     NO_REFERENCE_OF_U,
+    VERL_REFERENCE,
     PromptLine,
     read_rows,
     require_response,
@@ -225,7 +226,8 @@ def require_references(path: str | Path | None) -> None:
     if path is None or not Path(path).is_file():
         return
     file = Path(path)
-    if "reference" not in _columns_of_first(file) and "reference" not in _columns_of_all(file):
+    holders = {"reference", VERL_REFERENCE}
+    if not holders & {*_columns_of_first(file)} and not holders & {*_columns_of_all(file)}:
         raise ValueError(NO_REFERENCE_OF_U)
 
 

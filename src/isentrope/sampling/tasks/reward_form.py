@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from inspect import Signature
 from typing import Any, cast
 
-RESPONSES = ("response_text", "response", "text", "completion", "completion_text", "output")
+RESPONSES = (
+    "response_text",
+    "response",
+    "text",
+    "completion",
+    "completion_text",
+    "output",
+    "solution_str",
+)
+"""Names of the response in a function of one; the last is that of verl's `compute_score`."""
 REFERENCES = ("reference", "answer", "solution", "ground_truth", "target", "label", "expected")
 OF_BATCHES = ("prompts", "completions", "completion_ids", "trainer_state")
 LOGGERS = ("log_extra", "log_metric")
