@@ -52,9 +52,9 @@ def test_an_interval_across_zero_claims_no_direction(tmp_path):
     assert said.tone == "doubt"
 
 
-def test_weights_too_uneven_leave_a_hint(tmp_path):
+def test_weights_too_uneven_leave_neither_sign_nor_number(tmp_path):
     said = claims(tmp_path, sweep=[sweep_row(1e-3, -1e-3, "smooth")])
-    assert "seems to lower" in said["How much?"].text
+    assert "whether it lowers or raises entropy is not known" in said["How much?"].text
     assert "0.001" not in said["How much?"].text.replace("η = 0.001", "")
     assert said["Can I trust it?"].tone == "doubt"
 

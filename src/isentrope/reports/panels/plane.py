@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 from isentrope.reports.drawing import (
     INK,
     LOSS,
@@ -135,14 +137,28 @@ def within_step(reading: Reading) -> Iterator[Panel]:
     ):
         x, y = (table[signs == sign][name].tolist() for name in ("delta_h", "delta_j"))
         marks += [Series(label, colour, x, y, shape, CLOUD)] if x else []
-    wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
     yield Panel(
         influence.source,
         "plane_step",
         "What each sequence cost and earned",
-        f"{percent(wasted)} of the sequences lower entropy and earn nothing.",
+        _wasted(influence.result, table),
         Chart(f"δH ({entropy.unit})", {f"δJ ({reward.unit})": marks}),
         *influence.at({"entropy": "entropy.gradient", "reward": "reward.gradient"}),
+    )
+
+
+def _wasted(result: InfluenceResult, table: pd.DataFrame) -> str:
+    """How many sequences lower entropy and earn nothing, as far as the interval of each tells."""
+    confidence = result.estimator.confidence
+    t = t_quantile(max(result.groups - 1, 1), confidence)
+    half_h = t * table["delta_h_se"]
+    half_j = t * table["delta_j_se"]
+    yes = (table["delta_h"] + half_h < 0) & (table["delta_j"] + half_j <= 0)
+    no = (table["delta_h"] - half_h >= 0) | (table["delta_j"] - half_j > 0)
+    waste, useful = (percent(float(known.mean())) for known in (yes, no))
+    return (
+        f"By the {percent(confidence)} interval of each, {waste} of the sequences lower entropy "
+        f"and earn nothing, and {useful} do not; of the others it is not known."
     )
 
 

@@ -43,7 +43,7 @@ def influence_sentences(result: InfluenceResult) -> Iterator[Sentence]:
 
 
 def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
-    """The token (or response) that moves entropy most; no number without an interval."""
+    """One of the tokens (or responses) that move entropy most; no number without an interval."""
     rows = listed_rows(result)
     if not rows:
         return
@@ -53,19 +53,20 @@ def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
     what = f"{response}, “{row.text}”,"
     if isinstance(row, ListedToken):
         what = f"the token between bars in “{row.text}” ({response})"
+    largest = f"the largest, {what.removesuffix(',')},"
     if not has_interval(row.delta_h):
-        verb = "lower" if row.delta_h.value < 0 else "raise"
-        sentence = f"Of the batch, {what} seems to {verb} entropy most; there is no interval."
+        sentence = f"Which of the batch moves entropy most is not known: {largest} has no interval."
         yield Sentence(sentence, "doubt", MOST)
     elif row.delta_h.covers(0.0):
         sentence = (
-            f"Which of the batch moves entropy most is not known: the interval of the largest, "
-            f"{what.removesuffix(',')}, holds zero."
+            "Which of the batch moves entropy most is not known: the interval of "
+            f"{largest} holds zero."
         )
         yield Sentence(sentence, "doubt", MOST)
     else:
         change = moved(row.delta_h, "entropy", result.entropy.unit)
-        yield Sentence(f"Of the batch, {what} moves entropy most: it {change}.", question=MOST)
+        sentence = f"Of the batch, {what} is among those that move entropy most: it {change}."
+        yield Sentence(sentence, question=MOST)
 
 
 def shares_sentence(result: InfluenceResult) -> Iterator[Sentence]:

@@ -102,10 +102,9 @@ def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
         text = f"{step} was not measured: add its rate to estimator.eta_list."
         yield Sentence(text, "doubt", HOW_MUCH)
     elif not has_interval(change):
-        lowers = "lower" if change.value < 0 else "raise"
         text = (
-            f"{step} seems to {lowers} entropy, by how much is not known: there is no interval. "
-            "Draw fresh responses by estimator.resample_collapsed=true, or use a larger "
+            f"{step}: whether it lowers or raises entropy is not known, because there is no "
+            "interval. Draw fresh responses by estimator.resample_collapsed=true, or use a larger "
             "batch_config.B_E."
         )
         yield Sentence(text, "doubt", HOW_MUCH)
