@@ -67,5 +67,18 @@ def test_what_cannot_be_said_is_nan_and_a_small_batch_is_warned_of():
     assert rank_correlation(opposed * torch.tensor([[1.0], [-1.0]]), 512).value == 0
 
 
+def test_the_interval_holds_the_correlation_of_the_batch_that_it_is_printed_for():
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(40):
+        truth = rng.laplace(size=100)
+        directions = rng.normal(size=(10, 100))  # errors of few dimensions, as those of a gradient
+        units = truth / 64 + 0.6 / 8 * rng.normal(size=(64, 10)) @ directions / 10**0.5
+        by_group = torch.from_numpy(units.reshape(8, 8, 100).sum(1))
+        held += rank_correlation(by_group, 64).covers(spearmanr(units.sum(0), truth).statistic)
+    assert held >= 34
+    assert np.isnan(rank_correlation(by_group[:2], 64).ci_low)
+
+
 def test_the_correlation_of_halves_is_brought_to_the_size_of_the_whole():
     assert of_whole(0.5, 3) == pytest.approx(0.75)  # a third of the groups in each half

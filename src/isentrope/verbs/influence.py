@@ -25,7 +25,8 @@ from isentrope.attribution.influence.contributions import (
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.results.answers.checks import LEAST_RELIABLE
+from isentrope.results.answers.blocks import with_interval
+from isentrope.results.answers.checks import reliable
 from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompt import Prompt
@@ -147,10 +148,11 @@ def _budget(attribution: Attribution) -> Budget:
 def _warnings(table: Influence) -> list[str]:
     warnings = [f"At θ: {sentence}" for sentence in table.entropy.budget["total"].warnings]
     for name, estimate in table.reliability.items():
-        if estimate.value < LEAST_RELIABLE:
+        if reliable(estimate) is False:
             warnings.append(
                 f"The rank correlation of {name} with an infinite E is only about "
-                f"{estimate.value:.2f}: the ranking is mostly noise; use a larger batch_config.B_E."
+                f"{with_interval(estimate)}: the ranking is mostly noise; use a larger "
+                "batch_config.B_E."
             )
         warnings += estimate.warnings
     return warnings

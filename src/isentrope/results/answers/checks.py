@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from isentrope.checks.instrument import ROUNDING_FLOOR
 from isentrope.estimators.identities import in_words, p_value
+from isentrope.nouns.estimate import Estimate
 from isentrope.policy.ratio_test import Z_LIMIT
-from isentrope.results.answers.blocks import Sentence, short
+from isentrope.results.answers.blocks import Sentence, short, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.system.formatting import known, listed
+from isentrope.system.formatting import listed
 
 TRUST = "Can I trust it?"
 LEAST_RELIABLE = 0.8
@@ -91,14 +92,20 @@ def checks_of_influence(result: InfluenceResult) -> Iterator[Check]:
         "influences of all tokens, momentum and decay sum to δH₁",
     )
     for kind, estimate in result.reliability.items():
-        value = known(estimate.value)
         yield Check(
             f"ranking of {kind}",
-            short(value, 2),
-            f"≥ {LEAST_RELIABLE:g}",
-            None if value is None else value >= LEAST_RELIABLE,
+            with_interval(estimate),
+            f"≥ {LEAST_RELIABLE:g}, and its interval decides",
+            reliable(estimate),
             f"rank correlation of the {kind} with those of an infinite E, about",
         )
+
+
+def reliable(correlation: Estimate) -> bool | None:
+    """Whether a ranking is more than noise; None where its interval does not decide."""
+    if correlation.ci_low >= LEAST_RELIABLE:
+        return True
+    return False if correlation.ci_high < LEAST_RELIABLE else None
 
 
 def failed(checks: Sequence[Check]) -> list[str]:

@@ -107,5 +107,5 @@ def thresholds_line(classes: Mapping[str, Classes]) -> Printed:
 
 def reliability_line(estimates: Mapping[str, Estimate]) -> str:
     """How well ranks are known."""
-    correlations = named({kind: known(r.value) for kind, r in estimates.items()})
+    correlations = ", ".join(f"{kind} {with_interval(r)}" for kind, r in estimates.items())
     return f"  reliability  rank correlation with an infinite E, about: {correlations}"
