@@ -37,8 +37,6 @@ from isentrope.nouns.freedom import t_quantile
 
 RELIABILITY_UNIT = "rank correlation with an infinite E"
 
-METHOD = "split halves of E"
-
 LEAST_CORRELATION = 1e-3
 """Correlation of halves that stands for one that is not positive."""
 
@@ -93,9 +91,9 @@ def rank_correlation(by_group: Tensor, prompts: int, confidence: float = 0.95) -
         f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} prompts."
     )
     warnings = (caution,) if prompts < MIN_PROMPTS and r == r else ()
-    estimate = Estimate(
-        value, math.nan, math.nan, math.nan, prompts, RELIABILITY_UNIT, METHOD, warnings=warnings
-    )
+    nan = math.nan
+    method = "split halves of E"
+    estimate = Estimate(value, nan, nan, nan, prompts, RELIABILITY_UNIT, method, warnings=warnings)
     if groups < 3 or not value > 0:
         return estimate
     without = [torch.cat((by_group[:g], by_group[g + 1 :])) for g in range(groups)]

@@ -155,7 +155,7 @@ def _wasted(result: InfluenceResult, table: pd.DataFrame) -> str:
     half_j = t * table["delta_j_se"]
     yes = (table["delta_h"] + half_h < 0) & (table["delta_j"] + half_j <= 0)
     no = (table["delta_h"] - half_h >= 0) | (table["delta_j"] - half_j > 0)
-    waste, useful = (percent(float(known.mean())) for known in (yes, no))
+    waste, useful = (percent(float(flags.mean())) for flags in (yes, no))
     return (
         f"By the {percent(confidence)} interval of each, {waste} of the sequences lower entropy "
         f"and earn nothing, and {useful} do not; of the others it is not known."
