@@ -78,3 +78,9 @@ def test_what_is_not_there_is_said_at_once(folder, tmp_path):
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the folder says which
         ise.Checkpoint(folder).step(policy)
     assert "next_update" in str(refusal.value)
+
+
+def test_a_folder_of_checkpoints_is_no_checkpoint_without_settings(folder):
+    with pytest.raises(FileNotFoundError) as refused:
+        ise.Checkpoint(folder.parent)
+    assert f"such as {folder.parent}" in str(refused.value)

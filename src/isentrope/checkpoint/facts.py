@@ -17,6 +17,7 @@ import torch
 from isentrope.checkpoint.digests import Digests, checkpoint_digests
 from isentrope.checkpoint.files import (
     ADAPTER,
+    ADAPTER_CONFIG,
     NEXT_UPDATE,
     CheckpointFolder,
     named_path,
@@ -29,7 +30,11 @@ from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checkpoint.record.next_update import read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint_folder import require_checkpoint, require_optimizer
+from isentrope.models.checkpoint_folder import (
+    checkpoints_below,
+    require_checkpoint,
+    require_optimizer,
+)
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts
@@ -92,11 +97,12 @@ class CheckpointFacts:
             allow_hub: Whether a base that the adapter names may come from the model hub.
 
         Raises:
-            FileNotFoundError: If there is no such folder.
+            FileNotFoundError: If there is no such folder, or it holds checkpoints and is none.
         """
         self.path = named_path(path)
-        if not self.path.is_dir():
-            require_checkpoint(self.path)  # says what is missing
+        described = any((self.path / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
+        if not self.path.is_dir() or (not described and checkpoints_below(self.path)):
+            require_checkpoint(self.path)  # says what is missing, or which checkpoints are inside
         self.files = CheckpointFolder(self.path)
         self.name = name or short_name(self.path)
         self.base_model = base_model
