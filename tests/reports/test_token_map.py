@@ -21,6 +21,27 @@ def test_markup_in_a_response_is_text(tmp_path):
     assert "&#34;&#39;&amp;" in said
 
 
+@pytest.mark.parametrize(
+    ("prompt", "shown"),
+    [
+        ("9+1=", ">9+1=<"),
+        ("<b>\u202e\n", ">&lt;b&gt;\\u202e\\n<"),
+        ("a" * 90 + "b" * 90, f">{'a' * 80} … {'b' * 80}<"),
+    ],
+)
+def test_a_response_stands_under_its_prompt(tmp_path, prompt, shown):
+    sequences, tokens = tables(2, 2, ("7", "<eos>"))
+    known = sequences.assign(prompt_text=prompt)[
+        [*sequences.columns[:-5], "prompt_text", *sequences.columns[-5:]]
+    ]
+    write(tmp_path, "influence", "step_8", influence(), sequences=known, tokens=tokens)
+    (panel,) = attribution.token_map(read_run(tmp_path))
+    said = str(panel.body)
+    assert said.count(f'<p class="prompt" dir="auto"{shown}/p>') == 4
+    assert "task/0" not in said  # the key, which says less
+    assert "task/0" in str(body(tmp_path / "old", ["7"]).body)
+
+
 @pytest.mark.parametrize("text", ["🎉", "שלום", "مرحبا", "👩\u200d🚀", "日本", "é"])
 def test_letters_of_any_script_are_kept(text):
     assert str(attribution.visible(text, 7)) == text

@@ -50,6 +50,7 @@ class SequenceRow:
         entropy: ℋ, nats, where tokens were scored.
         delta_h: Its part of δH₁.
         delta_j: Its part of δJ₁.
+        prompt_text: The prompt; absent where there was no tokenizer.
         text: The response; None where it is not known.
     """
 
@@ -62,6 +63,7 @@ class SequenceRow:
     advantage: Annotated[float, PLAIN]
     log_probability: Annotated[Absent[float], Column(key="S")] = None
     entropy: Annotated[Absent[float], Column(key="H")] = None
+    prompt_text: Annotated[Absent[str], PLAIN] = None
     delta_h: Annotated[Estimate, Column(parts=WITH_ERROR)]
     delta_j: Annotated[Absent[Estimate], Column(parts=WITH_ERROR)] = None
     text: Annotated[str | None, PLAIN]

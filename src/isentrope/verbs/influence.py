@@ -39,7 +39,7 @@ def find_influence(ready: Prepared) -> InfluenceResult:
     section = ready.config.analysis
     E = _measured_on(ready)
     table = influence_of(ready, tokens=section.tokens, reward=section.reward)
-    tables = {"sequences": table.to_frame()}
+    tables = {"sequences": table.to_frame(tokenizer=ready.policy.tokenizer)}
     if section.tokens:
         tables["tokens"] = table.to_frame("tokens", ready.policy.tokenizer)
     return InfluenceResult(

@@ -181,7 +181,8 @@ class Influence:
 
         Args:
             of: "sequences" or "tokens".
-            tokenizer: Decodes each token into the column `text`; None leaves it empty.
+            tokenizer: Decodes each token into the column `text`, which None leaves empty, and of
+                sequences the prompt into `prompt_text`, which None leaves out.
 
         Returns:
             Columns: sequence, prompt, length, reward, advantage; of sequences key, group (where
@@ -195,7 +196,7 @@ class Influence:
         """
         if of not in ("sequences", "tokens"):
             raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
-        columns = self._of_tokens(tokenizer) if of == "tokens" else self._of_sequences()
+        columns = self._of_tokens(tokenizer) if of == "tokens" else self._of_sequences(tokenizer)
         text = columns.pop("text")
         mask = self.U.mask
         for name, part in {"delta_h": self.entropy, "delta_j": self.reward}.items():
@@ -207,13 +208,17 @@ class Influence:
                 columns[f"{name}_se"] = part.groups.standard_error(parts).numpy()
         return pd.DataFrame(columns | {"text": text})
 
-    def _of_sequences(self) -> dict[str, Any]:
+    def _of_sequences(self, tokenizer: Any) -> dict[str, Any]:
         U = self.U
         scores = self.scores
         columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
         if scores is not None:
             columns["S"] = scores.logprobs.sum(1).numpy()
             columns["H"] = scores.entropies.sum(1).numpy()
+        if tokenizer is not None:
+            prompts = dict(zip(U.prompt_index.tolist(), U.prompt_ids, strict=True))
+            asked = {draw: tokenizer.decode(ids) for draw, ids in prompts.items()}
+            columns["prompt_text"] = [asked[draw] for draw in columns["prompt"]]
         return columns | {"text": U.response_texts}
 
     def _of_tokens(self, tokenizer: Any) -> dict[str, Any]:

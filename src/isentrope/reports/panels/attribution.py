@@ -92,6 +92,9 @@ def class_bars(classes: Classes) -> Bars:
 SEQUENCES = 10
 """Shown; the most influential."""
 
+PROMPT = 160
+"""Characters up to which a prompt is shown whole."""
+
 WHOLE = 320
 """Tokens up to which a response is shown whole."""
 
@@ -127,7 +130,10 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         if name in ("delta_h", "delta_j")
     }
     responses = shown.assign(**sizes).sort_values("position").groupby("sequence")
-    maps = [(row, *_pieces(responses.get_group(row["sequence"]))) for row in records(top)]
+    maps = [
+        (row, _prompt_of(row), *_pieces(responses.get_group(row["sequence"])))
+        for row in records(top)
+    ]
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
     listed_share = known(influence.result.listed_share.get("tokens"))
     noise = "are inflated by noise"
@@ -142,6 +148,16 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         table=shown,
         body=markup("token_map", maps, unit, "delta_j" in shown, visible),
     )
+
+
+def _prompt_of(row: TableRow) -> str:
+    """The prompt, both ends of a long one, without characters that hide; empty if not known."""
+    text = row.get("prompt_text")
+    if not isinstance(text, str):
+        return ""
+    if len(text) > PROMPT:
+        text = f"{text[: PROMPT // 2]} … {text[-PROMPT // 2 :]}"
+    return repr(text)[1:-1]
 
 
 def _pieces(tokens: pd.DataFrame) -> tuple[list[TableRow], int]:
