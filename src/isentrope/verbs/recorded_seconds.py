@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import PassesOver
+from isentrope.results.answers.blocks import short
 from isentrope.results.results import load_result
 from isentrope.results.verbs import RESULTS
 from isentrope.system.log import log
@@ -112,7 +113,7 @@ def _scale(
     return seconds, (
         f"Seconds are those of {folder} ({result.policy.device}), scaled by passes × responses, "
         f"for responses as long as there: {batch_E.mean_length:.3g} tokens in E, "
-        f"{batch_U.mean_length:.3g} in U."
+        f"{batch_U.mean_length:.3g} in U. One run does not show how far they vary."
     )
 
 
@@ -137,7 +138,7 @@ def _compare_work(taken: Work, planned: Work) -> float | None:
 
 
 def seconds_of_training(config: TrainConfig) -> Seconds:
-    """Seconds of a training, at the median step of the run that its folder holds.
+    """Seconds of a training, at the mean step of the run that its folder holds.
 
     Args:
         config: What is planned.
@@ -158,9 +159,11 @@ def seconds_of_training(config: TrainConfig) -> Seconds:
         return {}, NOT_RECORDED.format(verb="train", places=folder)
     if not steps or _list_settings(earlier) != _list_settings(config):
         return {}, NOT_RECORDED.format(verb="train", places=folder)
-    total = median(steps) * config.training.steps
-    return {"step": total}, (
-        f"Seconds are {config.training.steps} times the median of {len(steps)} steps in {folder}."
+    planned = config.training.steps
+    return {"step": fmean(steps) * planned}, (
+        f"Seconds are {planned} times the mean of {len(steps)} steps in {folder}; at the rates of "
+        f"its fastest and slowest step they are {short(min(steps) * planned)} and "
+        f"{short(max(steps) * planned)}."
     )
 
 
