@@ -282,7 +282,7 @@ def test_a_folder_with_one_checkpoint_without_optimizer_names_the_others(own):
     shutil.copytree(own / "step_4", own / "run" / "step_4")
     shutil.copytree(own / "step_4", own / "run" / "step_6")
     (own / "run" / "step_6" / "optimizer.pt").unlink()
-    code, text, _ = call("measure", own / "run", *given(own))
+    code, text, _ = call("measure", own / "run", *given(own), *sets())
     assert code == 1
     assert "Or leave step_6 out, and give step_4 by a pattern in quotes" in text
 

@@ -115,7 +115,7 @@ def require_present(config: Config) -> None:
         folders = checkpoint_folders(where.checkpoint_path)
         for folder in folders:
             if isinstance(config, MeasureConfig):
-                _require_optimizer_of(folder, config.checkpoint.optimizer_path, folders)
+                require_optimizer(folder, config.checkpoint.optimizer_path, folders)
             model = str(folder)
             if (folder / ADAPTER_CONFIG).is_file():
                 model = adapter_base(folder, where.base_model, allow_hub=where.allow_hub)
@@ -124,20 +124,6 @@ def require_present(config: Config) -> None:
             by_training = any((folder / name).exists() for name in _SAY_SETTINGS)
             if draws and (stated or not by_training):
                 require_positions(model, config.sampling.max_new_tokens)
-
-
-def _require_optimizer_of(folder: Path, place: str | None, folders: Sequence[Path]) -> None:
-    """Refuse a checkpoint without its optimizer, and name the others that have one."""
-    try:
-        require_optimizer(folder, place)
-    except FileNotFoundError as error:
-        others = [path.name for path in folders if (path / "optimizer.pt").is_file()]
-        if not others:
-            raise
-        raise FileNotFoundError(
-            f"{error} Or leave {folder.name} out, and give {', '.join(others)} by a pattern in "
-            "quotes, such as 'runs/mine/step_[12]*'."
-        ) from error
 
 
 def _require_machine(where: PolicyConfig) -> None:

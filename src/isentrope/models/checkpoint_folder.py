@@ -1,5 +1,6 @@
 """What a folder needs to be a checkpoint; nothing of it is loaded."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from isentrope.checkpoint.files import CheckpointFolder
@@ -55,12 +56,15 @@ def require_checkpoint(path: str | Path) -> Path:
     return folder
 
 
-def require_optimizer(folder: Path, place: str | Path | None = None) -> Path:
+def require_optimizer(
+    folder: Path, place: str | Path | None = None, folders: Sequence[Path] = ()
+) -> Path:
     """Refuse a checkpoint without the state of its optimizer; the file is not read.
 
     Args:
         folder: The checkpoint.
         place: A file, or a folder with optimizer.pt; None for the checkpoint's own.
+        folders: The checkpoints that are measured, of which a message names those that have one.
 
     Returns:
         The file.
@@ -71,10 +75,15 @@ def require_optimizer(folder: Path, place: str | Path | None = None) -> Path:
     where = Path(place or folder).expanduser()
     file = where / "optimizer.pt" if where.is_dir() else where
     if not file.is_file():
+        names = ", ".join(path.name for path in folders if (path / "optimizer.pt").is_file())
+        others = names and (
+            f" Or leave {folder.name} out, and give {names} by a pattern in quotes, such as "
+            "'runs/mine/step_[12]*'."
+        )
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save "
             "optimizer.pt with the checkpoint, or set checkpoint.optimizer_path, such as to "
-            f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}"
+            f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}{others}"
         )
     return file
 

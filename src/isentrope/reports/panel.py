@@ -230,10 +230,6 @@ def difference(first: Estimate, second: Estimate, correlation: float = 0.0) -> E
     )
 
 
-TENTH = 10
-"""One of so many parts of a curve, whose mean stands for its end where points are many."""
-
-
 def curve_panel(
     source: Source,
     key: str,
@@ -262,12 +258,8 @@ def curve_panel(
     if curves := [curve for curve in curves if len(curve.x)]:
         steps = [step for curve in curves for step in curve.x]
         words = "; ".join(f"{curve.label} {_went(curve.y, summed)}" for curve in curves)
-        averaged = not summed and any(len(curve.y) >= 2 * TENTH for curve in curves)
-        means = (
-            f" (of {2 * TENTH} points or more, means of the first and last tenth)"
-            if averaged
-            else ""
-        )
+        averaged = not summed and any(len(curve.y) >= 20 for curve in curves)
+        means = " (of 20 points or more, means of the first and last tenth)" if averaged else ""
         span = f"From step {min(steps):.0f} to {max(steps):.0f}{means}"
         caption = f"{span}: {words}{caption}."
         drawn = [*with_shapes(curves), *marks]
@@ -281,7 +273,7 @@ def _went(estimates: Sequence[Estimate], summed: bool) -> str:
         return f"sums to {short(sum(values))}"
     if len(values) <= FEW_POINTS and estimates[0].n:
         return f"went {from_to(estimates)}"
-    tenth = max(1, len(values) // TENTH)
+    tenth = max(1, len(values) // 10)
     first, last = (short(float(np.mean(part))) for part in (values[:tenth], values[-tenth:]))
     return f"went from {first} to {last}"
 

@@ -217,8 +217,8 @@ class Influence:
             columns["H"] = scores.entropies.sum(1).numpy()
         if tokenizer is not None:
             prompts = dict(zip(U.prompt_index.tolist(), U.prompt_ids, strict=True))
-            asked = {draw: tokenizer.decode(ids) for draw, ids in prompts.items()}
-            columns["prompt_text"] = [asked[draw] for draw in columns["prompt"]]
+            texts = {draw: tokenizer.decode(ids) for draw, ids in prompts.items()}
+            columns["prompt_text"] = [texts[draw] for draw in columns["prompt"]]
         return columns | {"text": U.response_texts}
 
     def _of_tokens(self, tokenizer: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def class_bars(classes: Classes) -> Bars:
 SEQUENCES = 10
 """Shown; the most influential."""
 
-PROMPT = 160
+WHOLE_PROMPT = 160
 """Characters up to which a prompt is shown whole."""
 
 WHOLE = 320
@@ -155,8 +155,8 @@ def _prompt_of(row: TableRow) -> str:
     text = row.get("prompt_text")
     if not isinstance(text, str):
         return ""
-    if len(text) > PROMPT:
-        text = f"{text[: PROMPT // 2]} … {text[-PROMPT // 2 :]}"
+    if len(text) > WHOLE_PROMPT:
+        text = f"{text[: WHOLE_PROMPT // 2]} … {text[-WHOLE_PROMPT // 2 :]}"
     return repr(text)[1:-1]
 
 

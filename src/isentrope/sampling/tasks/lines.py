@@ -169,7 +169,7 @@ def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, An
     Raises:
         ValueError: If a line is not understood, or there is none.
     """
-    rows = [(f"{path}, line {i}", _with_reference(row)) for i, row in _lines(path)]
+    rows = [(f"{path}, line {i}", row) for i, row in _lines(path)]
     for where, row in rows:
         unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
         if kind.model_config.get("extra") == "forbid" and unknown:
@@ -179,18 +179,12 @@ def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, An
                 "reward function stand in the file of its prompts, dataset_path)."
             )
         require_types(where, row, kind, "Correct the line.")
+        scored = row.get(VERL_REFERENCE)
+        if isinstance(scored, dict) and isinstance(scored.get("ground_truth"), str):
+            row.setdefault("reference", scored["ground_truth"])
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
     return rows
-
-
-def _with_reference(row: Any) -> Any:
-    """A row with its reference, which a data set of verl has in a column of its own."""
-    if not isinstance(row, dict) or "reference" in row:
-        return row
-    scored = row.get(VERL_REFERENCE)
-    answer = scored.get("ground_truth") if isinstance(scored, dict) else None
-    return row | {"reference": answer} if isinstance(answer, str) else row
 
 
 def _lines(path: Path) -> list[tuple[int, Any]]:
