@@ -25,6 +25,7 @@ def test_no_checkpoint_is_measured_before_another_is_refused_for_its_rate(ended,
     shutil.copytree(ended, ended.parent / "step_2", ignore=shutil.ignore_patterns("scheduler.pt"))
     prompts = ended.parent / "prompts.jsonl"
     words = ["measure", ended.parent, "--prompts", prompts, "--reward", "prompts"]
+    words += ["--set", "sampling.max_new_tokens=3"]
     done = CliRunner().invoke(app, [str(x) for x in (*words, "--out", tmp_path / "run")])
     assert done.exit_code == 1
     text = " ".join(done.output.split())
