@@ -48,7 +48,7 @@ def calls():
     functions = [function for function in public if inspect.isfunction(function)]
     verbs = ("step", "measure", "influence", "noise", "kernel")
     functions += [getattr(ise.Checkpoint, name) for name in verbs]
-    functions += [ise.Step.require_batch]
+    functions += [ise.Step.require_batch, ise.EntropyProbe, ise.EntropyBudget]
     return [
         pytest.param(function, name, id=f"{function.__qualname__}-{name}")
         for function in functions
@@ -68,6 +68,24 @@ def test_a_wrong_object_is_refused_by_the_name_of_its_argument(function, name):
             function(**needed | {name: wrong})
         assert str(refusal.value).startswith(f"{function.__name__}: {name} is ")
         assert "has to be" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ise.Policy("folder"), "Policy: model is an object of class str"),
+        (lambda: ise.Checkpoint(None), "Checkpoint: path is None"),
+        (lambda: ise.Checkpoint(".", name=3), "Checkpoint: name is an object of class int"),
+        (lambda: ise.Checkpoint.draw(None, 3), "draw: prompts is an object of class int"),
+        (lambda: ise.Checkpoint.draw(None, reward=3), "draw: reward is an object of class int"),
+        (lambda: ise.Checkpoint.draw(None, settings="E"), "draw: settings is an object of class"),
+        (lambda: ise.EntropyProbe("1+1="), "EntropyProbe: prompts is an object of class str"),
+    ],
+)
+def test_what_a_user_makes_by_hand_names_the_argument_that_is_wrong(call, words):
+    with pytest.raises(TypeError, match=words) as refusal:
+        call()
+    assert "has to be" in str(refusal.value)
 
 
 def test_a_checkpoint_in_place_of_a_policy_is_told_what_makes_one():

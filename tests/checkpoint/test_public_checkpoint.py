@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 import torch
+import trl
 
 import isentrope as ise
-from tests.tiny_checkpoint import PROMPTS, settings
+from tests.tiny_checkpoint import PROMPTS, settings, weighted_batch
 
 
 @pytest.fixture
@@ -52,6 +53,19 @@ def test_its_step_is_the_one_that_measure_takes(folder, tmp_path):
     assert measured["step"]["gradient_norm"] == pytest.approx(step.gradient_norm, rel=1e-9)
     assert measured["step"]["clip_factor"] == pytest.approx(step.clip_factor, rel=1e-9)
     assert measured["warnings"][: len(step.warnings)] == [*step.warnings]
+
+
+def test_weights_that_training_recorded_make_the_step_whatever_its_loss_was(folder):
+    beta = {"beta": 0.04}  # a term that no objective has
+    training = trl.GRPOConfig(str(folder), use_cpu=True, bf16=False, report_to="none", **beta)
+    torch.save(training, folder / "training_args.bin")
+    checkpoint = ise.Checkpoint(folder)
+    policy = checkpoint.policy(temperature=1.0)
+    U = weighted_batch(policy.tokenizer)
+    replayed = checkpoint.step(policy, U)
+    assert replayed.direction.keys() == policy.theta.keys()
+    with pytest.raises(ValueError, match="beta"):
+        checkpoint.step(policy, U.with_columns(token_weights=None, advantages=torch.ones(8)))
 
 
 def test_an_override_is_compared_with_training(folder):

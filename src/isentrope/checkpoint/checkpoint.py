@@ -17,6 +17,9 @@ from isentrope.system.argument_types import refuse_other_types
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import Names
 
+_BY_OBJECTIVE = {"objective", "advantages", "off_policy"}
+"""Overrides of `step` that ask for weights other than those that were recorded."""
+
 
 class StoredCheckpoint(CheckpointFacts):
     """A checkpoint on disk. Nothing is read before it is asked for, and each fact is read once.
@@ -93,8 +96,9 @@ class StoredCheckpoint(CheckpointFacts):
 
         Args:
             policy: The policy at θ, at the temperature of training.
-            U: The update batch, with advantages (or recorded weights; given responses for "sft");
-                None for the one that training recorded, with its weights.
+            U: The update batch, with advantages (or given responses for "sft"); where it has the
+                weights that training recorded, these make the step, unless `overrides` names an
+                objective. None for the batch that training recorded.
             overrides: Settings that differ, by name: objective, advantages, max_response_length,
                 max_grad_norm, clip, micro_batch, off_policy, rounded_step, master_weights and
                 ignore_training_settings.
@@ -116,6 +120,8 @@ class StoredCheckpoint(CheckpointFacts):
                 )
             U = self.recorded_step.rollouts
             overrides = {"objective": RECORDED} | overrides
+        elif U.token_weights is not None and not overrides.keys() & _BY_OBJECTIVE:
+            overrides["objective"] = RECORDED  # as `measure` takes it
         config = configure_step(self.path, policy, overrides)
         state = load_optimizer_state(policy, self.optimizer, rule=rule, names=names)
         batch = GivenBatch(

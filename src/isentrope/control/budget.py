@@ -50,6 +50,7 @@ from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.options import setting
 from isentrope.probe.requirements import require_unfiltered
 from isentrope.sampling.streams import generator_of
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.errors import IsentropeError
 from isentrope.system.log import log
 from isentrope.system.memory import kept_blocks
@@ -93,6 +94,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
     SAVED = ("_feedback", "_level", "_gain", "_effects", "_readings")
     _policy: Policy
 
+    @refuse_other_types
     def __init__(
         self,
         target: Target | None = None,

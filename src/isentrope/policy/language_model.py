@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isentrope.models.architecture import text_config
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
@@ -32,6 +33,7 @@ from isentrope.policy.own_logits import require_float64
 from isentrope.policy.same_function import require_own_logits
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores, Softmax
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.manifest import verification
 from isentrope.system.one_line import one_line
 
@@ -58,9 +60,10 @@ class Policy(Theta):
             been compared with finite differences (`derivative_guard`).
     """
 
+    @refuse_other_types
     def __init__(
         self,
-        model: Any,
+        model: nn.Module,
         tokenizer: Any = None,
         *,
         temperature: float = 1.0,
@@ -95,7 +98,7 @@ class Policy(Theta):
         """
         if not 0 < temperature < math.inf:
             raise ValueError(f"The temperature must be positive and finite, got {temperature}.")
-        self.model = model
+        self.model: Any = model  # its attributes are the architecture's
         self.tokenizer = tokenizer
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
@@ -136,8 +139,8 @@ class Policy(Theta):
         Returns:
             The policy.
         """
-        of_policy = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
-        tokenizer = options.pop("tokenizer", None)
+        of_policy = {n: options.pop(n) for n in signature(cls).parameters if n in options}
+        tokenizer = of_policy.pop("tokenizer", None)
         with verification(options.get("verify", True)):
             model = load_checkpoint(path, **options)
             tokenizer = tokenizer or tokenizer_beside(path, model)

@@ -55,6 +55,7 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.named_prompts import name_prompts, with_template
 from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.streams import generator_of
+from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.log import log
 from isentrope.system.processes import rank, together
 
@@ -69,6 +70,7 @@ class EntropyProbe(Readings):
 
     SAVED = ("_first_order", "_change", "_postponed")
 
+    @refuse_other_types
     def __init__(
         self,
         prompts: Sequence[PromptLike],

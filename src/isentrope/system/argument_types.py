@@ -33,7 +33,7 @@ def refuse_other_types(function: Callable[P, R]) -> Callable[P, R]:
     Numbers, literals and what else no class decides are left to the function.
 
     Args:
-        function: A public function or method.
+        function: A public function or method, or the `__init__` of a public class.
 
     Returns:
         The function, which raises TypeError then.
@@ -53,7 +53,9 @@ def refuse_other_types(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in parameters.bind(*args, **kwargs).arguments.items():
             kinds = classes().get(name)
             if kinds and not _is_one(value, kinds):
-                raise TypeError(_refusal(function.__name__, name, value, kinds))
+                makes = function.__name__ == "__init__"  # a user calls the class
+                called = type(args[0]).__name__ if makes else function.__name__
+                raise TypeError(_refusal(called, name, value, kinds))
         return function(*args, **kwargs)
 
     return checked

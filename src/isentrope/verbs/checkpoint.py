@@ -67,6 +67,8 @@ class Checkpoint(StoredCheckpoint):
     _loaded: tuple[dict[str, Any], Policy] | None = None
     _on_batch: str | None = None  # fingerprint of an E on the prompts of the recorded batch
 
+    __init__ = refuse_other_types(StoredCheckpoint.__init__)
+
     def __enter__(self) -> Self:
         return self
 
@@ -77,6 +79,7 @@ class Checkpoint(StoredCheckpoint):
         """Let go of the policy; the next method that needs one loads it again."""
         self._loaded = None
 
+    @refuse_other_types
     def draw(
         self,
         prompts: str | Path | Sequence[PromptLike] | None = None,
@@ -250,8 +253,7 @@ class Checkpoint(StoredCheckpoint):
     ) -> Result:
         """The result of a verb on two batches."""
         sections: dict[str, Any] = {"analysis": {"reward": E.rewards is not None}}
-        on_batch = self._on_batch
-        if on_batch is not None and E.with_columns(rewards=None).fingerprint == on_batch:
+        if self._on_batch and E.with_columns(rewards=None).fingerprint == self._on_batch:
             sections["batch_config"] = {"fixed_prompts": "E", "allow_overlap": True}
             sections["analysis"]["overlap"] = "independent"  # equal responses are chance
         if U.token_weights is not None:
@@ -269,8 +271,7 @@ class Checkpoint(StoredCheckpoint):
         require_prompt_groups(verb, U.n_prompts, f"U has {U.n_prompts}: draw it with U=16")
         require_memory(verb.name, self.name, self.path, config)
         policy = self._load_once(config.checkpoint, config.sampling)
-        ready = prepare_checkpoint(self, in_force, Clock(), policy, (E, U))
-        return answer(verb, analyse, ready)
+        return answer(verb, analyse, prepare_checkpoint(self, in_force, Clock(), policy, (E, U)))
 
     def _settle(
         self,
@@ -292,8 +293,7 @@ class Checkpoint(StoredCheckpoint):
 
     def _load_once(self, where: CheckpointConfig, sampling: SamplingConfig) -> Policy:
         """The policy that is kept, loaded where there is none with these settings."""
-        scoring = sampling.model_dump(exclude={"max_new_tokens", "batch_size"})
-        how = where.model_dump() | scoring
+        how = where.model_dump() | sampling.model_dump(exclude={"max_new_tokens", "batch_size"})
         if self._loaded is None or self._loaded[0] != how:
             self._loaded = None  # its memory is needed for the next one
             self._loaded = how, self.load(where, sampling)
