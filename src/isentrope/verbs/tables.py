@@ -191,6 +191,8 @@ def printed_plans(plans: Sequence[Plan]) -> Printed:
             f"{fit} into {gigabytes(most.memory)}: {most.verb} takes most, {gigabytes(most.peak)}; "
             f"its time is {_time(most.seconds)}."
         )
+        if not any(plan.seconds for plan in plans):
+            yield "Times are those of an earlier run: name it by --set output.directory=RUN."
     if len(plans) > 1:
         verbs = (
             Column("verb", "verb", left=True),
