@@ -97,6 +97,8 @@ def test_seconds_are_those_of_an_earlier_run_and_scale_with_responses(config, tm
     run = tmp_path / "run"
     more = ("--verb", "variance", "--set", f"output.directory={run}")
     assert document(config, *more)["seconds"] == {}
+    named = "--set output.directory=RUN"
+    assert named in call("plan", config, *more, "--memory", "64GB", status=0).stdout
     assert call("variance", config, "--out", run).exit_code == 0
     timing = json.loads(next(run.glob("measurements/*/results.json")).read_text())["timing"]
     same = document(config, *more)
@@ -106,6 +108,7 @@ def test_seconds_are_those_of_an_earlier_run_and_scale_with_responses(config, tm
         assert same["seconds"][stage] == pytest.approx(timing[stage])
         assert twice["seconds"][stage] == pytest.approx(2 * timing[stage])
     assert document(config, *more, "--set", "precision.runtime_dtype=float32")["seconds"] == {}
+    assert named not in call("plan", config, *more, "--memory", "64GB", status=0).stdout
     assert document(config, "--verb", "noise", *more[2:])["seconds"] == {}
 
 

@@ -1,12 +1,9 @@
 """What a plan says of its parts: whether they fit, and a change that would."""
 
-from dataclasses import replace
-
 import pytest
 
 from isentrope.planning.plan import PassesOver, Plan
 from isentrope.verbs.planned import bytes_of
-from isentrope.verbs.tables import printed_plans
 
 
 def plan_of(memory):
@@ -40,14 +37,6 @@ def test_the_cure_is_on_the_line_of_each_part_that_does_not_fit():
     both = plan_of(400).cure
     assert both == "--set sampling.batch_size=32 --set sampling.max_tokens=1024 would fit."
     assert "held whatever is read at a time" in plan_of(200).cure
-
-
-def test_a_plan_without_times_says_where_they_come_from():
-    timed = replace(plan_of(1000), seconds={"drawing": 4.0})
-    named = "--set output.directory=RUN"
-    for plans, said in (([plan_of(1000)], True), ([plan_of(1000), timed], False)):
-        lines = [block for block in printed_plans(plans) if isinstance(block, str)]
-        assert any(named in line for line in lines) == said
 
 
 def test_micro_batches_that_would_fit_divide_a_step():
