@@ -89,13 +89,13 @@ def _write_value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> None:
+def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], checkpoint: str) -> None:
     """Refuse a step that is not training's, unless the configuration says that it may differ.
 
     Args:
         obstacles: What differs.
         ignored: Names that may.
-        what: The checkpoint, for the message.
+        checkpoint: Its name.
 
     Raises:
         ValueError: In a sentence, with the way out.
@@ -104,7 +104,7 @@ def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> 
     if not refused:
         return
     raise ValueError(
-        f"The step would not be the one that training takes from {what}: "
+        f"The step would not be the one that training takes from {checkpoint}: "
         f"{'; '.join(o.words for o in refused)}. {ways_on(refused)}"
     )
 

@@ -94,27 +94,27 @@ def strength_for(
             range of changes that they give.
     """
     start = change(0.0)
-    tried = {0.0: start}
+    changes = {0.0: start}
     for end in (x for x in (largest, smallest) if x):
-        tried[end] = change(end)
-        if min(start, tried[end]) <= target <= max(start, tried[end]):
+        changes[end] = change(end)
+        if min(start, changes[end]) <= target <= max(start, changes[end]):
             break
     else:
         raise OutOfReachError(
             f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} "
-            f"in one step: it gives {min(tried.values()):.3g} to {max(tried.values()):.3g}."
+            f"in one step: it gives {min(changes.values()):.3g} to {max(changes.values()):.3g}."
         )
     # a target of 0 has no relative distance: the scale is then the range of changes
-    close = CLOSE * max(abs(target), CLOSE * abs(tried[end] - start))
+    close = CLOSE * max(abs(target), CLOSE * abs(changes[end] - start))
 
     def gap(strength: float) -> float:
-        if strength not in tried:
-            tried[strength] = change(strength)
-        distance = tried[strength] - target
+        if strength not in changes:
+            changes[strength] = change(strength)
+        distance = changes[strength] - target
         return distance if abs(distance) > close else 0.0
 
     bisect(gap, 0.0, end, maxiter=HALVINGS, full_output=True, disp=False)
-    return min(tried.items(), key=lambda pair: abs(pair[1] - target))
+    return min(changes.items(), key=lambda pair: abs(pair[1] - target))
 
 
 def entropy_corrections(

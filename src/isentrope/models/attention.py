@@ -174,16 +174,16 @@ def _attend_in_blocks(
 
     def block(start: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         end = start + q.shape[-2]
-        seen = keys
+        visible = keys
         mask = None
         if is_causal:
-            seen = min(end, keys)
+            visible = min(end, keys)
             place = torch.arange(start, end, device=q.device)[:, None]
-            mask = torch.arange(seen, device=q.device) <= place
+            mask = torch.arange(visible, device=q.device) <= place
         elif attn_mask is not None:
             mask = attn_mask if attn_mask.shape[-2] == 1 else attn_mask[..., start:end, :]
         return scaled_dot_product_attention(
-            q, k[..., :seen, :], v[..., :seen, :], mask, dropout_p, **options
+            q, k[..., :visible, :], v[..., :visible, :], mask, dropout_p, **options
         )
 
     # a backward pass cannot hold them all

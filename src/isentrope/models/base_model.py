@@ -219,13 +219,13 @@ def model_config(source: str | Path) -> Any:
 
 
 @contextmanager
-def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
+def loading(kind: str, source: str | Path, file: str = "") -> Generator[None]:
     """A block in which transformers reads a model or a tokenizer: its failures name the folder.
 
     A folder is read without bars, which notebooks and logs would keep; a download has its own.
 
     Args:
-        what: What is read, "model" or "tokenizer".
+        kind: What is read, "model" or "tokenizer".
         source: The folder, or a name on the hub.
         file: Which file of the folder is read; empty for all.
 
@@ -249,7 +249,7 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
                 raise FileError(
-                    f"The {what} in {source} has code of its own (auto_map in its configuration), "
+                    f"The {kind} in {source} has code of its own (auto_map in its configuration), "
                     "which is never run here: save it as a model that transformers supports.",
                 ) from error
             raise

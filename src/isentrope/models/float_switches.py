@@ -87,9 +87,11 @@ def set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> N
             follows_root = switch.fp32_precision == "tf32"
             stack.callback(setattr, switch, "fp32_precision", "none" if follows_root else "ieee")
             switch.fp32_precision = onednn
-    now = [switch.fp32_precision for switch in (*_CUDA, *_ONEDNN)]
-    if now != [cuda] * len(_CUDA) + [onednn] * len(_ONEDNN):
-        raise RuntimeError(f"Switches of fp32_precision do not stay where they were set: {now}.")
+    precisions = [switch.fp32_precision for switch in (*_CUDA, *_ONEDNN)]
+    if precisions != [cuda] * len(_CUDA) + [onednn] * len(_ONEDNN):
+        raise RuntimeError(
+            f"Switches of fp32_precision do not stay where they were set: {precisions}."
+        )
 
 
 class KeepFloat64(TorchFunctionMode):

@@ -83,11 +83,11 @@ def buffers_kept(model: nn.Module) -> Generator[None]:
 def list_modules(model: nn.Module) -> list[nn.Module]:
     """A module and all its parts, each once: torch's own walk takes as long as a layer's pass."""
     modules = [model]
-    seen = {id(model)}
+    visited = {id(model)}
     for module in modules:
         for part in vars(module)["_modules"].values():
-            if part is not None and id(part) not in seen:
-                seen.add(id(part))
+            if part is not None and id(part) not in visited:
+                visited.add(id(part))
                 modules.append(part)
     return modules
 

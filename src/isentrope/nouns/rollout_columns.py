@@ -103,12 +103,12 @@ def _check_values(name: str, saved: Any) -> list[Any]:
     return column.to_pylist()
 
 
-def token_ids(values: Tensor | Sequence[int], what: str) -> Tensor:
+def token_ids(values: Tensor | Sequence[int], name: str) -> Tensor:
     """The ids of one text.
 
     Args:
         values: At least one integer, 0 or more.
-        what: Of what, for messages.
+        name: What messages call them.
 
     Returns:
         (l,) int64.
@@ -119,7 +119,7 @@ def token_ids(values: Tensor | Sequence[int], what: str) -> Tensor:
     ids = torch.as_tensor(values, device="cpu")
     if ids.ndim != 1 or not len(ids) or ids.is_floating_point() or int(ids.min()) < 0:
         raise ValueError(
-            f"{what} must be a non-empty 1-D tensor of token ids, 0 or more: got shape "
+            f"{name} must be a non-empty 1-D tensor of token ids, 0 or more: got shape "
             f"{tuple(ids.shape)}, {ids.dtype}, the smallest {ids.unique()[:1].tolist()}."
         )
     return ids.to(torch.int64)

@@ -59,12 +59,12 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -
     lengths = tokens_read(rollouts)
     longest = max(lengths)
     while True:
-        now = min(policy.max_tokens, longest * len(lengths))
-        smaller = max(longest, now // 2)
+        tokens = min(policy.max_tokens, longest * len(lengths))
+        smaller = max(longest, tokens // 2)
         try:
             return attempt()
         except (RuntimeError, MemoryError) as error:
-            alone = policy.ranks.size == 1 and now >= 2 * longest
+            alone = policy.ranks.size == 1 and tokens >= 2 * longest
             if not alone or not is_lack_of_memory(error):
                 raise
             _log.warning(

@@ -196,10 +196,10 @@ def share_holding(entropies: Tensor, share: float = ENTROPY_SHARE) -> float:
     Returns:
         Between 0 and 1; 1 where all entropies are 0.
     """
-    held = entropies.double().sort(descending=True).values.cumsum(0)
-    if not float(held[-1]) > 0:
+    share_held = entropies.double().sort(descending=True).values.cumsum(0)
+    if not float(share_held[-1]) > 0:
         return 1.0
-    return (int((held < share * held[-1] * (1 - 1e-12)).sum()) + 1) / len(held)
+    return (int((share_held < share * share_held[-1] * (1 - 1e-12)).sum()) + 1) / len(share_held)
 
 
 def weighted_mean(readings: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -242,22 +242,22 @@ class EntropyProbe(Readings):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
-    def _has_reading(self, taken: int) -> bool:
+    def _has_reading(self, steps: int) -> bool:
         """Whether the step after so many steps has a reading."""
-        return self._postponed or taken % self._every == 0
+        return self._postponed or steps % self._every == 0
 
-    def _has_number(self, taken: int) -> bool:
+    def _has_number(self, steps: int) -> bool:
         """Whether the step after so many steps has a reading or a prediction."""
-        return self._has_reading(taken) or self.kept.due(taken)
+        return self._has_reading(steps) or self.kept.due(steps)
 
-    def _postpone(self, taken: int, cause: str) -> None:
+    def _postpone(self, steps: int, cause: str) -> None:
         """Take the reading that a step cannot have at the next step that can, and say so once."""
-        if not self._has_reading(taken):
-            log.warning("Step %d has no prediction: %s.", taken + 1, cause)
+        if not self._has_reading(steps):
+            log.warning("Step %d has no prediction: %s.", steps + 1, cause)
         elif not self._postponed:
             self._postponed = True
             words = "The entropy probe cannot read step %d: %s. It reads the next step that it can."
-            log.warning(words, taken + 1, cause)
+            log.warning(words, steps + 1, cause)
 
     def _withhold(self, step: int, cause: str) -> None:
         """Say once that readings have no prediction from now on."""

@@ -81,9 +81,9 @@ class KeptGradient(SavedFields):
         self._step = 0
         self._squares = RunningMean(decay)
 
-    def due(self, taken: int) -> bool:
+    def due(self, steps: int) -> bool:
         """Whether the step after so many steps has a prediction."""
-        return self.every is not None and bool(self._gradient) and taken % self.every == 0
+        return self.every is not None and bool(self._gradient) and steps % self.every == 0
 
     def predict(self, step: int, components: Mapping[str, Vector], eta: float) -> dict[str, float]:
         """The change that a step causes to first order, by the gradient that is kept.

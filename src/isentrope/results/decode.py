@@ -101,8 +101,8 @@ def decode(kind: type[T], content: object, path: Path) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(_keys(kind, first["loc"])) or "its content"
-        what = "is missing" if first["type"] == "missing" else f"is wrong ({first['msg']})"
-        raise ResultsError(f"{path}: {key} {what}. {CURE}") from error
+        fault = "is missing" if first["type"] == "missing" else f"is wrong ({first['msg']})"
+        raise ResultsError(f"{path}: {key} {fault}. {CURE}") from error
 
 
 def _put_nan(content: Any, error: ValidationError) -> None:

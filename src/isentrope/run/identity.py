@@ -55,7 +55,7 @@ def changed_parts(before: Digests, now: Digests) -> list[str]:
 
 
 def require_same(
-    what: object,
+    made: object,
     before: Identity,
     now: Identity,
     may_change: Collection[str] = (),
@@ -66,7 +66,7 @@ def require_same(
     """Refuse to continue with other settings, or from other files.
 
     Args:
-        what: What was made.
+        made: What was made.
         before: What it was made with; parts without a digest are not compared.
         now: What would be made now.
         may_change: Beginnings of keys that are not compared.
@@ -77,11 +77,11 @@ def require_same(
         ConfigError: Naming the first key and both values, or what changed.
     """
     if keys := changed(before.settings, now.settings, may_change):
-        then, today = (_stated(keys[0], side.settings) for side in (before, now))
-        raise ConfigError(f"{what} was made with {then}, and has {today} now: {cure}")
+        earlier, today = (_stated(keys[0], side.settings) for side in (before, now))
+        raise ConfigError(f"{made} was made with {earlier}, and has {today} now: {cure}")
     if parts := changed_parts(before.digests, now.digests):
         raise ConfigError(
-            f"{what} was made from other {' and '.join(sorted(parts))} than are there now: restore "
+            f"{made} was made from other {' and '.join(sorted(parts))} than are there now: restore "
             f"them, {cure_of_files}"
         )
 

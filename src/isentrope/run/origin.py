@@ -49,12 +49,12 @@ _NO_NUMBER = (
 """Settings of an evaluation that decide speed and memory alone."""
 
 
-def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -> None:
+def require_of_run(run: Path, results: Path, checkpoint: str, made_from: Digests) -> None:
     """Refuse results in a run's folder that are of a checkpoint of another run.
 
     Args:
         run: The run's folder; nothing is compared where it has no such checkpoint.
-        what: The results.
+        results: Their folder.
         checkpoint: Name of the checkpoint that they are of.
         made_from: Digests that they hold.
 
@@ -64,7 +64,7 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -
     contract = run / "training_state" / checkpoint / CONTRACT
     if contract.is_file() and made_from.get("contract") not in (None, digest_of_files([contract])):
         raise FileError(
-            f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
+            f"{results} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
             "move it to its own run.",
         )
 

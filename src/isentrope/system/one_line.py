@@ -65,9 +65,9 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + _LEFT_OUT)
 
 
-def plural(number: int, what: str) -> str:
+def plural(number: int, noun: str) -> str:
     """A number of things, "1 prompt" or "1,234 prompts"; an s makes the plural."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def escape_controls(text: str) -> str:

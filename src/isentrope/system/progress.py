@@ -98,13 +98,13 @@ class Progress:
         log.info(" · ".join(part for part in parts if part))
 
     @contextmanager
-    def _stage(self, what: str) -> Iterator[ProgressCallback]:
+    def _stage(self, work: str) -> Iterator[ProgressCallback]:
         """A stage of the lines that are logged, within those that are under way."""
         depth = len(self._stages)
-        self._stages.append(what)
+        self._stages.append(work)
 
         def report(done: int, total: int, stage: str = "", /) -> None:
-            self._stages[depth] = f"{_words(what, stage)} {done}/{total}"
+            self._stages[depth] = f"{_words(work, stage)} {done}/{total}"
 
         try:
             yield report
@@ -112,17 +112,17 @@ class Progress:
             del self._stages[depth:]
 
     @contextmanager
-    def bar(self, what: str) -> Iterator[ProgressCallback]:
+    def bar(self, work: str) -> Iterator[ProgressCallback]:
         """A bar for the duration of a block.
 
         Args:
-            what: A few words on the work; the stage's name is added to them.
+            work: A few words on the work; the stage's name is added to them.
 
         Yields:
             The `ProgressCallback` of the bar.
         """
         if self.logs:
-            with self._stage(what) as log_stage:
+            with self._stage(work) as log_stage:
                 yield log_stage
             return
         if self.console is None:
@@ -139,10 +139,10 @@ class Progress:
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
         with Bars(*columns, console=self.console, transient=True) as bars:
-            task = bars.add_task(what, total=None)
+            task = bars.add_task(work, total=None)
 
             def report(done: int, total: int, stage: str = "", /) -> None:
-                bars.update(task, completed=done, total=total, description=_words(what, stage))
+                bars.update(task, completed=done, total=total, description=_words(work, stage))
 
             yield report
 
@@ -218,9 +218,9 @@ class Progress:
         return observe
 
 
-def _words(what: str, stage: str) -> str:
+def _words(work: str, stage: str) -> str:
     """The work, and the piece of it that has begun."""
-    return ": ".join(part for part in (what, stage) if part)
+    return ": ".join(part for part in (work, stage) if part)
 
 
 @contextmanager

@@ -32,22 +32,22 @@ class MissingStateError(ValueError):
     """A parameter that the batch moves has no state, and others have one."""
 
 
-def require_plausible(group: Mapping[str, Any], what: str) -> None:
+def require_plausible(group: Mapping[str, Any], name: str) -> None:
     """Refuse a param group whose settings no optimizer takes.
 
     Args:
         group: Its settings.
-        what: Its name in the message.
+        name: Its name in the message.
 
     Raises:
         ValueError: Naming the setting.
     """
     if "lr" not in group:
-        raise ValueError(f"The {what} has no learning rate (lr).")
+        raise ValueError(f"The {name} has no learning rate (lr).")
     for keys, (fits, words) in _SETTINGS.items():
         for key in keys:
             if key in group and not fits(group[key]):
-                raise ValueError(f"{key} of {what} is {group[key]!r}, not {words}.")
+                raise ValueError(f"{key} of {name} is {group[key]!r}, not {words}.")
 
 
 def read_moments(
@@ -142,12 +142,12 @@ def select_moments(
     }
 
 
-def require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: str) -> None:
+def require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, kind: str) -> None:
     """Refuse a tensor of another shape than its parameter."""
     shape = tuple(theta[name].shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(
-            f"Parameter {name!r} has shape {shape}, but {what} matched to it has "
+            f"Parameter {name!r} has shape {shape}, but {kind} matched to it has "
             f"{tuple(tensor.shape)}: the order of the parameters is another (put their names into "
             f"{SIDECAR} beside the file), or the model is, or this is one part of a sharded state."
         )

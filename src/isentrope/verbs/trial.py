@@ -240,6 +240,6 @@ def _warnings(attempts: list[Attempt], measured: PairedChanges) -> list[str]:
     for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"
         cut = reason in ("out_of_range", "too_large")
-        what = "shortens its correction" if cut else "makes no correction"
-        warnings.append(f"{', '.join(names)} {what} of {where}: {WHY.get(reason, reason)}.")
+        effect = "shortens its correction" if cut else "makes no correction"
+        warnings.append(f"{', '.join(names)} {effect} of {where}: {WHY.get(reason, reason)}.")
     return warnings

@@ -23,13 +23,13 @@ def tolerance(policy: Policy) -> float:
 
 
 def require_agreement(
-    policy: Policy, what: str, value: float, expected: float, scale: float
+    policy: Policy, ways: str, value: float, expected: float, scale: float
 ) -> float:
     """Refuse two ways to one derivative that differ by more than rounding.
 
     Args:
         policy: The policy.
-        what: The two ways, in words.
+        ways: The two, in words.
         value: By one way.
         expected: By the other.
         scale: Size of the terms that were added.
@@ -44,7 +44,7 @@ def require_agreement(
     explained = tolerance(policy) * max(scale, abs(expected))
     if not gap <= explained:
         raise ValueError(
-            f"{what} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
+            f"{ways} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
             f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
             f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
             "detached tensor, a kernel), so no number from it is reported: load the model "

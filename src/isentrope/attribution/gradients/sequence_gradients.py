@@ -192,24 +192,24 @@ class SequenceGradients:
             ValueError: If two of them differ.
         """
         policy = self.policy
-        few = first_tokens(token_sum)
-        with_entropies = few.entropy_weights is not None
+        sample = first_tokens(token_sum)
+        with_entropies = sample.entropy_weights is not None
         hooks = self._layers is not None
-        kind = (policy.precision, policy.names, with_entropies, few.of_training, hooks)
+        kind = (policy.precision, policy.names, with_entropies, sample.of_training, hooks)
         proven = _PROVEN.setdefault(policy, set())
         if kind in proven:
             return
-        policy.require_own_logits(few.rollouts)
+        policy.require_own_logits(sample.rollouts)
         unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
-        twice = few.times(unlike)
+        twice = sample.times(unlike)
         weights = twice.logprob_weights, twice.entropy_weights
-        gradient = weighted_gradient(policy, few.rollouts, *weights)
+        gradient = weighted_gradient(policy, sample.rollouts, *weights)
         _require_forward_mode(policy, twice, gradient)
         if hooks:
-            self._check_hooks(few, unlike, gradient)
+            self._check_hooks(sample, unlike, gradient)
         proven.add(kind)
 
-    def _check_hooks(self, few: TokenSum, unlike: Tensor, gradient: Vector) -> None:
+    def _check_hooks(self, sample: TokenSum, unlike: Tensor, gradient: Vector) -> None:
         policy = self.policy
         by_hooks = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
         visited = set()
@@ -217,8 +217,8 @@ class SequenceGradients:
         def add(name: str, rows: Tensor, g: Tensor) -> None:
             by_hooks[name].add_(torch.tensordot(unlike.to(g)[rows], g, 1))
 
-        for batch in micro_batches(few.rollouts, policy.max_tokens):
-            visited |= self._visit_batch(batch.to(policy.device), few, add)
+        for batch in micro_batches(sample.rollouts, policy.max_tokens):
+            visited |= self._visit_batch(batch.to(policy.device), sample, add)
         if unused := sorted(set(policy.names) - visited):
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
@@ -237,21 +237,21 @@ class SequenceGradients:
                 )
 
 
-def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:
+def _require_forward_mode(policy: Policy, sample: TokenSum, gradient: Vector) -> None:
     generator = torch.Generator().manual_seed(0)
     direction = {
         n: sharded_like(torch.randn(g.shape, generator=generator, dtype=torch.float64), g)
         for n, g in gradient.items()
     }
     try:
-        with DerivativeOfTraining() if few.of_training else nullcontext():
-            _, slope = score_along(policy, few.rollouts, direction, 1)
+        with DerivativeOfTraining() if sample.of_training else nullcontext():
+            _, slope = score_along(policy, sample.rollouts, direction, 1)
     except UnsupportedModelError:  # no forward mode: differences are left
-        require_derivatives(policy, few.rollouts, "backward")
+        require_derivatives(policy, sample.rollouts, "backward")
         return
-    by_forward = (few.logprob_weights * slope.logprobs).sum()
-    if few.entropy_weights is not None:
-        by_forward = by_forward + (few.entropy_weights * slope.entropies).sum()
+    by_forward = (sample.logprob_weights * slope.logprobs).sum()
+    if sample.entropy_weights is not None:
+        by_forward = by_forward + (sample.entropy_weights * slope.entropies).sum()
     require_agreement(
         policy,
         "The gradient of the log-probabilities by reverse mode and by forward mode",

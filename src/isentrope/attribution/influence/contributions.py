@@ -117,9 +117,9 @@ class Influence:
 
     def __repr__(self) -> str:
         size = plural(len(self.U), "response")
-        what = "sequences" if self.scores is None else "sequences and tokens"
+        kinds = "sequences" if self.scores is None else "sequences and tokens"
         reward = [] if self.reward is None else [f"δJ₁ {self.reward.budget['total']}"]
-        return one_line(self, f"of {size}, by {what}", f"δH₁ {self.total}", *reward)
+        return one_line(self, f"of {size}, by {kinds}", f"δH₁ {self.total}", *reward)
 
     def _repr_html_(self) -> str:
         """The change and the responses that move it most, for a notebook; texts are escaped."""
