@@ -224,7 +224,7 @@ def _parse_json(file: Path) -> Any:
     return read_json(file, RESTORE_CHECKPOINT, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
 
 
-def require_own_states(checkpoint: Path, counted: float, scheduled: int | None) -> None:
+def require_own_states(checkpoint: Path, steps_taken: float, scheduled: int | None) -> None:
     """Refuse states of an optimizer or a schedule that are of another step than their checkpoint.
 
     An optimizer that began anew in a resumed run of another trainer has taken fewer steps, and so
@@ -232,7 +232,7 @@ def require_own_states(checkpoint: Path, counted: float, scheduled: int | None) 
 
     Args:
         checkpoint: Its folder; nothing is compared without trainer_state.json.
-        counted: Steps that the optimizer counts.
+        steps_taken: Steps that the optimizer counts.
         scheduled: Steps that the learning rate's schedule counts; None if it is not known.
 
     Raises:
@@ -243,7 +243,7 @@ def require_own_states(checkpoint: Path, counted: float, scheduled: int | None) 
         return
     may_skip = (checkpoint / "scaler.pt").is_file()
     has_contract = (checkpoint / CONTRACT).is_file()
-    for part, steps in (("optimizer", counted), ("schedule (scheduler.pt)", scheduled)):
+    for part, steps in (("optimizer", steps_taken), ("schedule (scheduler.pt)", scheduled)):
         must_equal = not may_skip and (has_contract or (part == "optimizer" and scheduled == step))
         if steps is not None and (steps > step or (steps < step and must_equal)):
             raise FileError(

@@ -84,12 +84,9 @@ class Results(_Console):
             self.room = math.inf
             self.written = None
             if is_full:
-                say(self._hint(folder), self)
-
-    def _hint(self, folder: Path | None) -> str:
-        """How to see the rest, as a command that runs, however long its folder makes the line."""
-        show = "" if folder is None else f"isentrope show {shlex.quote(str(folder))} "
-        return f"  more         {show}--details prints the rest"
+                # a command that runs, however long its folder makes the line
+                show = "" if folder is None else f"isentrope show {shlex.quote(str(folder))} "
+                say(f"  more         {show}--details prints the rest", self)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as many lines as there is room for, and no title of a table without a row."""

@@ -55,7 +55,7 @@ def changed_parts(before: Digests, now: Digests) -> list[str]:
 
 
 def require_same(
-    made: object,
+    place: object,
     before: Identity,
     now: Identity,
     may_change: Collection[str] = (),
@@ -66,7 +66,7 @@ def require_same(
     """Refuse to continue with other settings, or from other files.
 
     Args:
-        made: What was made.
+        place: What was made, or its folder.
         before: What it was made with; parts without a digest are not compared.
         now: What would be made now.
         may_change: Beginnings of keys that are not compared.
@@ -78,11 +78,11 @@ def require_same(
     """
     if keys := changed(before.settings, now.settings, may_change):
         earlier, today = (_stated(keys[0], side.settings) for side in (before, now))
-        raise ConfigError(f"{made} was made with {earlier}, and has {today} now: {cure}")
+        raise ConfigError(f"{place} was made with {earlier}, and has {today} now: {cure}")
     if parts := changed_parts(before.digests, now.digests):
         raise ConfigError(
-            f"{made} was made from other {' and '.join(sorted(parts))} than are there now: restore "
-            f"them, {cure_of_files}"
+            f"{place} was made from other {' and '.join(sorted(parts))} than are there now: "
+            f"restore them, {cure_of_files}"
         )
 
 

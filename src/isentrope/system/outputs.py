@@ -29,10 +29,11 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     Raises:
         FileError: Naming both.
     """
-    target = _resolve(out)
+    # realpath does not fail on circular links
+    target, *folders = (Path(os.path.realpath(Path(x).expanduser())) for x in (out, *inputs))
     places = (target, *target.parents)
     refused = [p for p in places if (p / MARKER).is_file() or p.name == "training_state"]
-    for folder in filter(Path.is_dir, map(_resolve, inputs)):
+    for folder in filter(Path.is_dir, folders):
         above = target == folder.parent and step_of_folder(folder.name) is not None
         refused += [folder] if folder in places or above else []
     if refused:
@@ -40,10 +41,6 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
             f"Nothing may be written into {out}: it is {refused[0]}, in it or above it, and that "
             "is read, and would be another one afterwards. Choose another folder (--out).",
         )
-
-
-def _resolve(path: str | Path) -> Path:
-    return Path(os.path.realpath(Path(path).expanduser()))  # which does not fail on circular links
 
 
 _MOMENTS = 8

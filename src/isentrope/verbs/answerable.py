@@ -112,13 +112,13 @@ def require_unrounded(verb: Verb, precision: PrecisionConfig) -> None:
         )
 
 
-def require_prompt_groups(verb: Verb, groups: int, counted: str) -> None:
+def require_prompt_groups(verb: Verb, groups: int, reason: str) -> None:
     """Refuse an update batch of too few prompt groups.
 
     Args:
         verb: The verb.
         groups: Prompt groups of U.
-        counted: What has so many, a clause.
+        reason: What has so many, a clause.
 
     Raises:
         ValueError: In a sentence.
@@ -126,7 +126,7 @@ def require_prompt_groups(verb: Verb, groups: int, counted: str) -> None:
     if verb.least_groups > groups:
         raise ValueError(
             f"isentrope {verb.name} compares prompt groups of U and needs {verb.least_groups} of "
-            f"them or more (16 for a useful interval), and {counted}."
+            f"them or more (16 for a useful interval), and {reason}."
         )
 
 
