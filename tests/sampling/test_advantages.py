@@ -71,3 +71,12 @@ def test_what_cannot_have_advantages_is_refused():
         with_advantages(rollouts(), "grpo")
     with pytest.raises(ValueError, match="Prompt draw 1 "):
         with_advantages(rollouts([1.0, 0.0, 1.0], groups=(0, 0, 1)), "rloo")
+
+
+def test_a_reward_function_of_responses_is_told_what_makes_a_task_of_it():
+    def graded(prompts, completions, **kwargs):
+        return [1.0 for _ in completions]
+
+    with pytest.raises(TypeError, match=r"graded\(prompts, completions, \*\*kwargs\) .*load_task"):
+        ise.with_rewards(rollouts(), graded)
+    assert ise.with_rewards(rollouts(), lambda batch: [1.0] * len(batch)).rewards.sum() == 6

@@ -25,6 +25,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.sampling.advantages import rules_of_advantages
 from isentrope.update.optimizer_state import OptimizerState
+from isentrope.update.parameter_names import NAMES_DECIDE
 from isentrope.update.step import Step
 
 SAMPLER_ROUNDING = 1e-3
@@ -211,8 +212,7 @@ def confirm_order(
         if of_transformers:
             return None  # its own order, which the sizes of its groups fit
         notes.append(
-            f"{matched}, which no name confirms and second moments do not decide: put "
-            "parameter_names.json beside the optimizer's file to be sure."
+            f"{matched}, which no name confirms and second moments do not decide. {NAMES_DECIDE}"
         )
         return None
     better = "its second moments fit these parameters better than any exchange of two"

@@ -29,7 +29,7 @@ from isentrope.update.optimizer_state import (
     before_first_step,
     load_optimizer_state,
 )
-from isentrope.update.parameter_names import SIDECAR, read_names
+from isentrope.update.parameter_names import NAMES_DECIDE, SIDECAR, read_names
 from isentrope.update.saved_state import SQUARES
 
 
@@ -156,7 +156,7 @@ def check_optimizer(
         return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
     if order.better and not like_training:
         detail += "; their order is not confirmed by these prompts, which are not those of training"
-        return Finding(name, None, detail, f"{_NAMES_DECIDE}, or prompts of training may.")
+        return Finding(name, None, detail, f"{NAMES_DECIDE} Prompts of training may decide it too.")
     if order.better:
         return Finding(
             name,
@@ -171,7 +171,7 @@ def check_optimizer(
             "exchanged would fit about as well"
         )
         if state.matched_by == "order":
-            return Finding(name, None, detail, f"{_NAMES_DECIDE}.")
+            return Finding(name, None, detail, NAMES_DECIDE)
         return Finding(name, True, detail)
     return Finding(name, True, f"{detail}; second moments fit their parameters better than others")
 
@@ -195,8 +195,6 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
     trained = len(state.moments) - len(state.untrained)
     return state_order(gradient, squares) if squares and len(squares) == trained else None
 
-
-_NAMES_DECIDE = "Names decide it: put parameter_names.json beside the optimizer's file"
 
 RATES = "rates of the param groups"
 SCHEDULER = "scheduler.pt"

@@ -171,9 +171,11 @@ def _require_kind(file: str, content: Mapping[str, Any], root: type[BaseModel]) 
     nearest = max(KINDS, key=lambda verb: (len(sections[verb]), verb == reader))
     foreign = sorted(sections[nearest] - sections[reader])
     if nearest != reader and foreign:
+        as_near = [verb for verb in KINDS if sections[verb] == sections[nearest]]
         raise ConfigError(
-            f"{file} is written for {_name_readers(nearest)}: it has a section {foreign[0]!r}. "
-            f"{_name_readers(reader)} reads the sections {', '.join(_sections(root))}."
+            f"{file} is written for {' or '.join(map(_name_readers, as_near))}: it has a section "
+            f"{foreign[0]!r}. The sections of {_name_readers(reader)} are "
+            f"{', '.join(_sections(root))}."
         )
 
 

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
 from isentrope.sampling.tasks.names import describe_reward
+from isentrope.sampling.tasks.reward_form import RewardForm
 from isentrope.sampling.tasks.task import RewardsBatches, Task
 from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.reading import read_json
@@ -70,6 +72,7 @@ def with_rewards(
         A copy with `rewards` (n,) float64.
 
     Raises:
+        TypeError: If a function rewards responses, as TRL calls it.
         ValueError: If texts are missing, a response is unscored where none may be, or the rewards
             are not n numbers below `LARGEST_REWARD`.
     """
@@ -86,6 +89,7 @@ def with_rewards(
         else:
             values = [task.reward(*pair) for pair in zip(texts, references, strict=True)]
     else:
+        _require_of_rollouts(task)
         values = task(rollouts)
     if not isinstance(values, Tensor):
         values = [math.nan if value is None else value for value in values]
@@ -112,6 +116,20 @@ def with_rewards(
             len(rewarded),
         )
     return rewarded
+
+
+def _require_of_rollouts(function: RewardFunction) -> None:
+    """Refuse a function that rewards the responses to prompts, which rollouts do not have."""
+    name = describe_reward(function)
+    try:
+        form = signature(function)
+        RewardForm(name, form)
+    except (TypeError, ValueError):
+        return  # it names no response
+    raise TypeError(
+        f"with_rewards: {name}{form} rewards responses to prompts, and a function of the rollouts "
+        f'or a task is needed: ise.load_task("FILE.py:{name}", path=PROMPTS) makes one of it.'
+    )
 
 
 def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:

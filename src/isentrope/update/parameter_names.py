@@ -37,6 +37,12 @@ from isentrope.system.reading import read_json
 Names = Sequence[str] | Sequence[Sequence[str]]
 """Names in an optimizer's order, flat or one list per param group."""
 SIDECAR = "parameter_names.json"
+NAMES_DECIDE = (
+    f"Names decide it: write the names of the optimizer's parameters, in its order, as a list into "
+    f"{SIDECAR} beside its file. In a run of TRL that goes on, EntropyProbe(..., record=True) "
+    "writes it at the next checkpoint."
+)
+"""What to do where only names can tell the order of parameters."""
 PARTLY_FROZEN = (
     "If training froze part of the model, say what it trained: checkpoint.trainable (patterns of "
     "parameter names) in YAML, requires_grad_ in Python."
