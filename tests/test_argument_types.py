@@ -83,8 +83,9 @@ def test_a_wrong_object_is_refused_by_the_name_of_its_argument(function, name):
     ],
 )
 def test_what_a_user_makes_by_hand_names_the_argument_that_is_wrong(call, words):
-    with pytest.raises(TypeError, match=words) as refusal:
+    with pytest.raises(TypeError) as refusal:
         call()
+    assert words in str(refusal.value)
     assert "has to be" in str(refusal.value)
 
 

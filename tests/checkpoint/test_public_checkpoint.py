@@ -64,8 +64,9 @@ def test_weights_that_training_recorded_make_the_step_whatever_its_loss_was(fold
     U = weighted_batch(policy.tokenizer)
     replayed = checkpoint.step(policy, U)
     assert replayed.direction.keys() == policy.theta.keys()
-    with pytest.raises(ValueError, match="beta"):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the key says which
         checkpoint.step(policy, U.with_columns(token_weights=None, advantages=torch.ones(8)))
+    assert "beta" in str(refusal.value)
 
 
 def test_an_override_is_compared_with_training(folder):

@@ -96,8 +96,9 @@ def test_a_file_of_another_kind_is_answered_by_the_verb_it_is_for(written_for, r
 
 
 def test_a_file_of_two_kinds_is_answered_by_both():
-    with pytest.raises(ConfigError, match="for isentrope sft or isentrope train: it has a section"):
+    with pytest.raises(ConfigError) as raised:
         load_config({"model": {"path": "x"}, "data": {}}, root=KINDS["measure"])
+    assert "isentrope sft or isentrope train" in str(raised.value)
 
 
 def test_no_former_key_is_a_key_of_today():

@@ -77,6 +77,8 @@ def test_a_reward_function_of_responses_is_told_what_makes_a_task_of_it():
     def graded(prompts, completions, **kwargs):
         return [1.0 for _ in completions]
 
-    with pytest.raises(TypeError, match=r"graded\(prompts, completions, \*\*kwargs\) .*load_task"):
+    with pytest.raises(TypeError) as refusal:
         ise.with_rewards(rollouts(), graded)
+    assert "graded(prompts, completions, **kwargs)" in str(refusal.value)
+    assert "load_task" in str(refusal.value)
     assert ise.with_rewards(rollouts(), lambda batch: [1.0] * len(batch)).rewards.sum() == 6
