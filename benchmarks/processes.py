@@ -38,7 +38,7 @@ def run(verb: str, processes: int, out: Path, port: int) -> dict[str, Any]:
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
     start = [*launcher, "--master_port", str(port)] if processes > 1 else []
     settings = [part for size in SIZES for part in ("--set", size)]
-    command = [sys.executable, *start, "-m", "isentrope.cli.main", verb, CONFIG, *settings]
+    command = [sys.executable, *start, "-m", "isentrope", verb, CONFIG, *settings]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "--out", str(out)], env=environment, check=True, capture_output=True)
     (results,) = out.glob("measurements/*/results.json")

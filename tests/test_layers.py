@@ -28,6 +28,7 @@ FLOORS = (
     ("reports",),
     ("commands",),
     ("cli", "from_notes"),
+    ("__main__",),
 )
 """Packages and modules from the ground up. One imports those below it, never one above, and of
 its own floor only modules of the ground floor, which are no packages. A part of a package with a

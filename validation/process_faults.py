@@ -41,7 +41,7 @@ PAGE = Path("docs/results/process_faults.md")
 WORDS = {signal.SIGTERM: 143, signal.SIGINT: 130}
 LOCKED, DONE = "is being written by", "holds results already"
 PRELOADED = (
-    "isentrope.cli.main",
+    "isentrope",
     "isentrope.cli.session",
     "isentrope.verbs.loop",
     "isentrope.verbs.evaluate",

@@ -32,7 +32,7 @@ def settings(folder, name, out):
 
 def torchrun(*arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "29571", "-m", "isentrope.cli.main", "train", *arguments]
+    command += ["--master_port", "29571", "-m", "isentrope", "train", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

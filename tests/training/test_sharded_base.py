@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     """A run of two processes in whole/, and with the base spread over them in sharded/."""
     made = tmp_path_factory.mktemp("sharded_base")
     for name in ("whole", "sharded"):
-        torchrun(2, "isentrope.cli.main", "train", written(settings(made, name)))
+        torchrun(2, "isentrope", "train", written(settings(made, name)))
     return made
 
 
@@ -67,10 +67,10 @@ def test_the_run_is_that_of_a_whole_base(folder):
 @pytest.mark.slow
 def test_it_resumes_to_the_bit(folder):
     parts = settings(folder, "sharded_parts")
-    torchrun(2, "isentrope.cli.main", "train", written(parts), "--set", "training.steps=2")
+    torchrun(2, "isentrope", "train", written(parts), "--set", "training.steps=2")
     torchrun(
         2,
-        "isentrope.cli.main",
+        "isentrope",
         "train",
         "--resume",
         folder / "sharded_parts",
@@ -90,7 +90,7 @@ def test_fine_tuning_of_a_spread_base_makes_the_model_of_a_whole_one(folder):
         tuning = {"steps": 4, "batch_size": 6, "learning_rate": 1e-2, "warmup_steps": 1}
         data = {"dataset_name": "addition"}
         sections = {"model": asked["model"], "data": data, "output": asked["output"]}
-        torchrun(2, "isentrope.cli.main", "sft", written(sections | {"fine_tuning": tuning}))
+        torchrun(2, "isentrope", "sft", written(sections | {"fine_tuning": tuning}))
         models[name] = Policy.from_checkpoint(folder / name / "model", precision="float32").theta
     assert runs.relative(models["sharded_tuned"], models["whole_tuned"]) < 1e-6
 

@@ -28,7 +28,7 @@ def settings(folder, name):
 
 
 def train_by_two(*arguments):
-    return torchrun(2, "isentrope.cli.main", "train", *arguments)
+    return torchrun(2, "isentrope", "train", *arguments)
 
 
 @pytest.fixture(scope="module")

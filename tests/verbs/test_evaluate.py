@@ -305,7 +305,7 @@ def test_two_processes_write_the_bytes_of_one(tiny, tmp_path, evaluated):
     path = tmp_path / "evaluate.yaml"
     path.write_text(yaml.safe_dump(evaluating.settings(tiny)))
     options = ["--set", both(tiny), "--out", tmp_path / "two"]
-    done = torchrun(2, "isentrope.cli.main", "evaluate", path, *options)
+    done = torchrun(2, "isentrope", "evaluate", path, *options)
     assert done.stdout.count("Wrote") == 1
     for file in ("consolidated_metrics.csv", "step_4/metrics.json", "step_8/records.parquet"):
         assert (tmp_path / "two" / file).read_bytes() == (one.folder / file).read_bytes()

@@ -175,7 +175,7 @@ def test_a_model_with_dropout_is_refused(settings, tmp_path):
 @pytest.mark.slow
 def test_two_processes_make_the_model_of_one_to_rounding(plain, settings, tmp_path):
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(settings))
-    done = torchrun(2, "isentrope.cli.main", "sft", tmp_path / "two.yaml")
+    done = torchrun(2, "isentrope", "sft", tmp_path / "two.yaml")
     assert done.stdout.count("Wrote") == 1
     require_same_to_rounding((plain[1], tmp_path / "run"))
 

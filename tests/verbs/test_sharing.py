@@ -107,7 +107,7 @@ def test_two_machines_find_what_one_process_finds(tiny, one, tmp_path):
 def test_more_processes_than_prompts(tiny, tmp_path):
     few = settings(tiny, batch_config={"B_E": 2, "B_U": 1, "G": 4})
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(few))
-    verb = ("isentrope.cli.main", "measure", tmp_path / "few.yaml", "--out", tmp_path / "run")
+    verb = ("isentrope", "measure", tmp_path / "few.yaml", "--out", tmp_path / "run")
     done = torchrun(5, *verb)
     assert done.stdout.count("Wrote") == 1
 
@@ -119,7 +119,7 @@ def test_a_sharded_base_is_evaluated_as_a_whole_one(tiny, tmp_path):
     tables = []
     for name, value in (("whole", "false"), ("sharded", "true")):
         setting = ("--set", f"checkpoint.shard_base={value}")
-        verb = ("isentrope.cli.main", "evaluate", tmp_path / "asked.yaml", *setting)
+        verb = ("isentrope", "evaluate", tmp_path / "asked.yaml", *setting)
         torchrun(2, *verb, "--out", tmp_path / name)
         (table,) = (tmp_path / name).glob("*.csv")
         tables.append(pd.read_csv(table))

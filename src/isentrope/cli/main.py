@@ -74,6 +74,3 @@ def _options(
 add_to(app, COMMANDS)
 add_to(config_app, CONFIG_COMMANDS)
 app.add_typer(config_app, name="config")
-
-if __name__ == "__main__":
-    app()
