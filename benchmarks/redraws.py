@@ -1,7 +1,8 @@
 """Steps per minute where groups have no advantage, by how many groups a round of drawing asks for.
 
+    python -m benchmarks.redraws toys          writes docs/results/redraws.md
     make smollm2
-    python -m benchmarks.redraws
+    python -m benchmarks.redraws smollm2       writes docs/results/redraws_smollm2.md
 
 Two runs of a policy draw the same batches, step by step, and differ in their rounds alone. A full
 round asks for as many groups as are sampled at a time, or half as many again as are expected to be
@@ -9,8 +10,8 @@ enough. Rounds of the missing groups alone were the rule before, and are written
 way the first groups with an advantage in the order of drawing are the batch. So the two logs are to
 have the same counts, which is checked. CPU seconds of whole steps on one thread, the runs in turn.
 
-The toy is fine-tuned first; SmolLM2-135M-Instruct starts at its own weights. Writes
-docs/results/redraws.md.
+The first step of a toy, which loads and warms up, is not timed; a step of SmolLM2 takes most of a
+minute, and all are.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from validation.origin import write_results
 
-PAGE = Path("docs/results/redraws.md")
+PAGES = Path("docs/results")
 COUNTS = ("drawn", "rejected", "all_right", "all_wrong")
 """What two runs that draw the same batches log alike."""
 QUIET = "output.log_level=ERROR"
@@ -113,26 +114,28 @@ class Case:
     Attributes:
         name: In the table.
         model: Its folder.
+        untimed: Steps before the first that is timed.
         settings: By their names.
     """
 
     name: str
     model: Path
+    untimed: int = 1
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
 class Run:
-    """Steps of one run after the first; rounds and responses drawn are those of the first too."""
+    """Seconds of timed steps; rounds and responses drawn are per step, of all steps."""
 
-    seconds: float
+    seconds: list[float]
     rounds: float
     responses: float
     counts: list[dict[str, float]]
 
 
 def run_of(case: Case, folder: Path, steps: int, rule: type[Filling]) -> Run:
-    """Train for a few steps and one more before them, which is not timed."""
+    """Train for a few steps, and those before them that are not timed."""
     asked: list[int] = []
     respond = update_batches.UpdateBatches._respond
 
@@ -143,8 +146,8 @@ def run_of(case: Case, folder: Path, steps: int, rule: type[Filling]) -> Run:
     settings = {
         "model.path": case.model,
         "output.directory": folder,
-        "training.steps": steps + 1,
-        "training.save_every": steps + 1,
+        "training.steps": steps + case.untimed,
+        "training.save_every": steps + case.untimed,
         "training.redraw_limit": 200,
         "entropy_probe.enabled": "false",
         **case.settings,
@@ -159,9 +162,9 @@ def run_of(case: Case, folder: Path, steps: int, rule: type[Filling]) -> Run:
     logs = [(folder / "logs" / f"{name}.jsonl").read_text() for name in ("timing", "metrics")]
     timing, log = ([json.loads(line) for line in text.splitlines()] for text in logs)
     return Run(
-        sum(line["seconds"] for line in timing[1:]),
-        len(asked) / (steps + 1),
-        sum(asked) / (steps + 1),
+        [line["seconds"] for line in timing[case.untimed :]],
+        len(asked) / len(log),
+        sum(asked) / len(log),
         [{name: line[name] for name in COUNTS} for line in log],
     )
 
@@ -179,8 +182,8 @@ def row(case: Case, scratch: Path, steps: int, repetitions: int) -> str:
         raise RuntimeError(f"{case.name}: runs of the two rules drew other batches.")
     counts = alone[0].counts
     useless = sum(line["rejected"] for line in counts) / sum(line["drawn"] for line in counts)
-    seconds = {kind: [run.seconds for run in of_kind] for kind, of_kind in runs.items()}
-    rates = {kind: 60 * steps / statistics.median(times) for kind, times in seconds.items()}
+    seconds = {kind: [s for run in of_kind for s in run.seconds] for kind, of_kind in runs.items()}
+    rates = {kind: 60 / statistics.mean(times) for kind, times in seconds.items()}
     return (
         f"| {case.name}, {useless:.0%} | {alone[0].rounds:.1f} → {full[0].rounds:.1f} | "
         f"{alone[0].responses:.0f} → {full[0].responses:.0f} | "
@@ -188,53 +191,74 @@ def row(case: Case, scratch: Path, steps: int, repetitions: int) -> str:
     )
 
 
-def cases(bases: Path) -> list[Case]:
-    """Make the policies that are trained.
-
-    Args:
-        bases: Folder of the fine-tuned toys, which are made where they are missing.
-
-    Returns:
-        The toys, and SmolLM2 on its two tasks.
-    """
-    every: list[Case] = []
+def toys(bases: Path) -> list[Case]:
+    """The toys, fine-tuned into a folder unless they are there."""
+    cases: list[Case] = []
     for name, steps in TOYS.items():
         base = bases / str(steps)
         settings = [f"output.directory={base}", f"fine_tuning.steps={steps}", QUIET]
         if not base.exists():
             sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
-        every.append(Case(name, base / "model"))
+        cases.append(Case(name, base / "model"))
+    return cases
+
+
+def smollm2(_: Path) -> list[Case]:
+    """SmolLM2 on its two tasks."""
+    cases: list[Case] = []
     for name, (digits, groups) in SUMS.items():
         task = {
             "data.dataset_name": "addition_chat",
             "data.dataset_options": f"{{digits: {digits}}}",
             "training.prompts_per_step": groups,
         }
-        every.append(Case(name, converted(), ON_SUMS | task))
-    return every
+        cases.append(Case(name, converted(), 0, ON_SUMS | task))
+    return cases
 
 
-TEMPLATE = """# Rounds of redrawing
+@dataclass(frozen=True)
+class Page:
+    """Policies that are measured, and what their page says of them."""
 
-`python -m benchmarks.redraws`, {today}, one CPU thread, {repetitions} pairs of runs of {steps}
-steps and one before them, which is not timed. A round either asks for the missing groups alone, or
-fills the sequences that are sampled at a time ([what a step is](../training.md#what-a-step-is)).
-Both rules had the same counts in every step of every run. Rounds and responses drawn are per step,
-of missing groups alone → of full rounds. The gain is the median of the paired ratios of CPU seconds
-± half the distance of their quartiles.
+    name: str
+    title: str
+    cases: Callable[[Path], list[Case]]
+    words: str
+
+
+CHOICES = {
+    "toys": Page(
+        "redraws.md",
+        "Rounds of redrawing",
+        toys,
+        """The toy at its training setting: 16 groups of 8 responses of 23 tokens, LoRA r 16, after
+400 and 100 steps of fine-tuning. The first step of a run is not timed.""",
+    ),
+    "smollm2": Page(
+        "redraws_smollm2.md",
+        "Rounds of redrawing of SmolLM2",
+        smollm2,
+        """SmolLM2-135M-Instruct at its own weights: groups of 8 responses of 32 tokens, LoRA r 16,
+64 sequences at a time. A step takes 4 groups of sums of one digit ("What is 3 + 4?"), or 2 of sums
+of two, which the model hardly ever gets right. Sizes, rules and reading were written before it ran:
+a gain is a ratio whose spread leaves out 1, a loss likewise, and nothing is run again.""",
+    ),
+}
+
+TEMPLATE = """# {title}
+
+`python -m benchmarks.redraws {choice}`, {today}, one CPU thread; pairs of runs: {repetitions},
+timed steps of each: {steps}. {words}
+
+A round either asks for the missing groups alone, or fills the sequences that are sampled at a time
+([what a step is](../training.md#what-a-step-is)). Both rules had the same counts in every step of
+every run. Rounds and responses drawn are per step, of missing groups alone → of full rounds. The
+gain is the median over steps of the paired ratios of CPU seconds ± half the distance of their
+quartiles.
 
 | policy, its groups without advantage | rounds | responses | steps per minute | gain |
 |---|---|---|---|---|
 {rows}
-
-- The toys: 16 groups of 8 responses of 23 tokens, LoRA r 16, after {fine_tuning} steps of
-  fine-tuning.
-- SmolLM2-135M-Instruct at its own weights: groups of 8 responses of 32 tokens, 4 groups per step
-  for sums of one digit and 2 for two, LoRA r 16, 64 sequences at a time. It answers "What is 3 +
-  4?" now and then, and a sum of two digits hardly ever.
-
-Sizes, rules and how the table is read were written before SmolLM2 ran: a gain is a ratio whose
-spread leaves out 1, a loss likewise, and the runs end after these pairs whatever they give.
 
 A CPU takes longer for a larger batch; a GPU takes about as long for one group as for a full batch,
 so there the rounds are the cost. That was not measured here.
@@ -244,26 +268,29 @@ so there the rounds are the cost. That was not measured here.
 def main() -> None:
     """Run the benchmark and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("policies", choices=CHOICES)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--bases", type=Path, help="keeps the fine-tuned models for another call")
-    parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    page = CHOICES[args.policies]
     rows: list[str] = []
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
-        for case in cases(args.bases or scratch):
+        for case in page.cases(args.bases or scratch):
             rows.append(row(case, scratch, args.steps, args.repetitions))
             print(rows[-1], flush=True)
     text = TEMPLATE.format(
+        title=page.title,
+        choice=args.policies,
+        words=page.words,
         today=date.today(),
         repetitions=args.repetitions,
         steps=args.steps,
-        fine_tuning=" and ".join(map(str, TOYS.values())),
         rows="\n".join(rows),
     )
-    write_results(args.out, text)
+    write_results(PAGES / page.name, text)
 
 
 if __name__ == "__main__":
