@@ -11,10 +11,12 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from isentrope import Policy
 from isentrope.config.io import load_any, load_config
+from isentrope.config.stages import SamplingConfig
 from isentrope.config.train import TrainConfig
 from isentrope.planning import memory
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.training.models import load_trainable
+from isentrope.verbs.part_memory import Holding
 from isentrope.verbs.plan import plan
 from isentrope.verbs.plan_training import untrained
 from tests import cases
@@ -212,22 +214,26 @@ def test_what_is_not_planned_is_refused_by_name(qwen, tmp_path):
         plan(load_any(file, ["model.shard_base=true"]), str(file))
 
 
-@pytest.mark.parametrize("rank", [4, 0])
-def test_comparing_derivatives_holds_what_is_planned_of_it_and_fits_or_makes_no_copy(rank):
-    sizes = QWEN | {"vocab_size": 64, "hidden_size": 256, "intermediate_size": 1024}
+@pytest.mark.parametrize(("rank", "vocabulary"), [(4, 64), (0, 64), (4, 20_000)])
+@pytest.mark.parametrize(("mode", "order"), [("forward", 1), ("forward over forward", 2)])
+def test_comparing_derivatives_holds_what_is_planned_of_it_and_fits_or_makes_no_copy(
+    rank, vocabulary, mode, order
+):
+    sizes = QWEN | {"vocab_size": vocabulary, "hidden_size": 256, "intermediate_size": 1024}
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     model = Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
     if rank:
         lora = LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)
         model = get_peft_model(model, lora)
     policy = Policy(model, precision="float32", eos_token_id=0)
-    planned = memory.held_to_compare(policy.model, 2**40)
+    holding = Holding(SamplingConfig(), policy.precision, policy.model, None)
+    planned = holding.to_compare(2**40, order)
     alive = memory.Alive("cpu", [*policy.model.parameters(), *policy.model.buffers()])
     before = alive.now
     with alive:
-        require_derivatives(policy, cases.ragged(2))
+        require_derivatives(policy, cases.ragged(2), mode)
     measured = alive.peak - before
     assert 0.9 * measured <= sum(planned.values()) <= 1.1 * measured
-    room = 2 * sum(planned.values())
-    assert "weights in float64" in memory.held_to_compare(policy.model, room + 1)
-    assert "weights in float64" not in memory.held_to_compare(policy.model, room)
+    room = 2 * (sum(planned.values()) - planned["logits"])
+    assert "weights in float64" in memory.held_to_compare(policy.model, room + 1, order)
+    assert "weights in float64" not in memory.held_to_compare(policy.model, room, order)

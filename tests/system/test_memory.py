@@ -6,8 +6,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+import isentrope as ise
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.system import memory
 from isentrope.system.memory import mapped_blocks
+from tests import cases
 
 
 def resident():
@@ -51,3 +54,14 @@ def test_a_small_process_leaves_the_allocator_alone(small, calls, monkeypatch):
     with mapped_blocks():
         pass
     assert len(library.mock_calls) == calls
+
+
+def test_a_copy_whose_derivatives_were_compared_is_given_back_by_a_small_process_too():
+    torch.empty(31 * SIZE, dtype=torch.uint8)
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
+    policy = ise.Policy(cases.model("qwen2", **sizes), precision="float32", eos_token_id=0)
+    copy = sum(8 * p.numel() for p in policy.model.parameters())
+    assert resident() < memory.SMALL
+    before = resident()
+    require_derivatives(policy, cases.ragged(2), "forward over forward")
+    assert resident() - before < copy / 4

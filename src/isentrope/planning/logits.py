@@ -98,6 +98,21 @@ class HeadMemory:
         """While they are differentiated along one direction, to an order."""
         return ALONG * order * self._in_chunks(tokens)
 
+    def of_differences(self, tokens: int, size: int, order: int) -> int:
+        """While derivatives of so many tokens are compared with differences.
+
+        Args:
+            tokens: Number of response tokens.
+            size: Bytes of a number of the weights meanwhile.
+            order: Of the derivatives.
+
+        Returns:
+            Bytes; torch makes tangents of 0 of a chunk of the output embedding.
+        """
+        columns = min(self.vocabulary, self.chunk)
+        width = int(text_config(language_model(self.model)).hidden_size)
+        return order * size * columns * width + self.of_series(tokens, order)
+
     def of_directions(self, tokens: int, directions: int) -> int:
         """While they are differentiated along several directions at once."""
         if self._by_hand:

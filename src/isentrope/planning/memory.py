@@ -124,17 +124,18 @@ def held(
     return {name: term for name, term in terms.items() if term}
 
 
-def held_to_compare(model: Any, free: int) -> dict[str, int]:
+def held_to_compare(model: Any, free: int, order: int) -> dict[str, int]:
     """What comparing derivatives with differences holds.
 
     Args:
         model: The checkpoint's, in the type of the measurement.
         free: Bytes that are free beside the weights.
+        order: Of the derivatives.
 
     Returns:
         Bytes by what they are; none of a copy where there is no room for it.
     """
-    copied, moved = bytes_to_compare(model, free)
+    copied, moved = bytes_to_compare(model, free, order)
     return {"moved parameters": moved} | ({"weights in float64": copied} if copied else {})
 
 

@@ -29,8 +29,11 @@ from isentrope.system.memory import free_memory, mapped_blocks
 
 _log = logging.getLogger("isentrope")
 
+SEQUENCES_COMPARED = 2
+"""Sequences of which derivatives are compared."""
+
 TOKENS_COMPARED = 4
-"""Prompt tokens and response tokens that are kept of a sequence."""
+"""Prompt tokens and response tokens that are kept of each."""
 
 _FIRST_ORDER = "Ask for the first order only (order=1; estimator.order=1). "
 _NO_ORDER = "ΔH(η) at finite η needs no derivative: ask for it alone (order=0; estimator.order=0)."
@@ -70,7 +73,7 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
     if mode in compared or (mode == "forward" and "forward over forward" in compared):
         return
     policy.require_no_dropout()
-    n = min(2, len(rollouts))
+    n = min(SEQUENCES_COMPARED, len(rollouts))
     short = Rollouts(
         [p[-TOKENS_COMPARED:] for p in rollouts.prompt_ids[:n]],
         [r[:TOKENS_COMPARED] for r in rollouts.response_ids[:n]],
@@ -78,9 +81,10 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
     )
     tokens = 4 * TOKENS_COMPARED**2  # of one micro-batch, whatever the padding
     (batch,) = micro_batches(short, tokens, padding=tokens)
-    for dtype in _list_types(policy):
+    for dtype in _list_types(policy, mode):
         precision = Precision("float64" if dtype == torch.float64 else "float32")
-        with mapped_blocks(), precision.active(), derivative_of_scores(policy.model):
+        # a small process becomes a large one by the copy, which is given back whole
+        with mapped_blocks(small=0), precision.active(), derivative_of_scores(policy.model):
             try:
                 scores = _move_randomly(policy, batch.to(policy.device), dtype)
                 gap = derivative_gap(scores, mode=mode, dtype=dtype)
@@ -123,16 +127,18 @@ def _explain(policy: Policy, mode: Mode) -> tuple[str, str]:
     )
 
 
-VECTORS_MOVED = 3
-"""Vectors in float64 of the trained parameters: a direction, θ moved along it, and its tangent."""
+VECTORS_MOVED = {1: 3, 2: 6}
+"""Vectors in float64 of the trained parameters by the order of the derivative: a direction, θ moved
+along it, and its tangent; the second order has two tangents, and the tangent of one."""
 
 
-def bytes_to_compare(model: nn.Module, free: int) -> tuple[int, int]:
+def bytes_to_compare(model: nn.Module, free: int, order: int) -> tuple[int, int]:
     """Bytes of a copy of a model in float64, and of what moves in it.
 
     Args:
         model: On any device.
         free: Bytes that are free beside it.
+        order: Of the derivative.
 
     Returns:
         Bytes of the copy, 0 where it is float64 or both would take half of what is free; and of
@@ -140,16 +146,16 @@ def bytes_to_compare(model: nn.Module, free: int) -> tuple[int, int]:
     """
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    moved = VECTORS_MOVED * sum(8 * p.numel() for p in tensors if p.requires_grad)
+    moved = VECTORS_MOVED[order] * sum(8 * p.numel() for p in tensors if p.requires_grad)
     return copied if copied + moved < free / 2 else 0, moved
 
 
-def _list_types(policy: Policy) -> list[torch.dtype]:
+def _list_types(policy: Policy, mode: Mode) -> list[torch.dtype]:
     """float64 where there is room for a copy, then float32 where that is the policy's."""
     types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
     # the layers of a sharded base are exchanged in their own type
     free = 0 if policy.sharded else free_memory(policy.device)
-    copied, _ = bytes_to_compare(policy.model, free)
+    copied, _ = bytes_to_compare(policy.model, free, 2 if " over " in mode else 1)
     in_float64 = [torch.float64] if copied or types == {torch.float64} else []
     return in_float64 + ([torch.float32] if types == {torch.float32} else [])
 

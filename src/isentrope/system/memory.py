@@ -121,11 +121,14 @@ def kept_blocks() -> Generator[None]:
 
 
 @contextmanager
-def mapped_blocks() -> Generator[None]:
+def mapped_blocks(small: int | None = None) -> Generator[None]:
     """A block in which `MAPPED` bytes and more are given back as soon as they are freed.
 
     What is free before it and after it is given back too. Does nothing without glibc, or where the
     process is small as the block begins.
+
+    Args:
+        small: Resident bytes up to which it is; `SMALL` by default.
 
     Yields:
         Nothing.
@@ -134,7 +137,7 @@ def mapped_blocks() -> Generator[None]:
     if (
         not hasattr(library, "malloc_trim")
         or _KEPT.get()
-        or psutil.Process().memory_info().rss <= SMALL
+        or psutil.Process().memory_info().rss <= (SMALL if small is None else small)
     ):
         yield
         return

@@ -24,6 +24,7 @@ from isentrope.planning.memory import (
     weights_held,
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
+from isentrope.policy.derivative_guard import SEQUENCES_COMPARED, TOKENS_COMPARED
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
 from isentrope.policy.short_memory import tokens_in
 from isentrope.policy.token_statistics import LOGITS_HELD, logits_held
@@ -121,6 +122,13 @@ class Holding:
     def length(self) -> int:
         """Tokens of the longest sequence: a prompt, and a whole response."""
         return length_of(self._config, self._prompt, self._sampling.max_new_tokens)
+
+    def to_compare(self, free: int, order: int) -> dict[str, int]:
+        """What comparing derivatives with differences holds, where so many bytes are free."""
+        terms = held_to_compare(self._model, free, order)
+        size = 8 if "weights in float64" in terms else self._size
+        tokens = SEQUENCES_COMPARED * TOKENS_COMPARED
+        return terms | {"logits": self._head.of_differences(tokens, size, order)}
 
     def of_part(self, part: PassesOver) -> PassesOver:
         """A part with what it holds, and the setting that saves of it."""
@@ -232,7 +240,8 @@ def plan_verb(
     compared: dict[str, int] = {}
     if any(part.backward or part.forward_mode or part.second_order for part in parts):
         free = memory - libraries - sum(weights_held(model, precision).values())
-        compared = held_to_compare(model, free)
+        order = 2 if any(part.second_order for part in parts) else 1
+        compared = holding.to_compare(free, order)
     return Plan(
         verb,
         name,
