@@ -268,7 +268,7 @@ so there the rounds are the cost. That was not measured here.
 def main() -> None:
     """Run the benchmark and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("policies", choices=CHOICES)
+    parser.add_argument("policies", choices=CHOICES, nargs="?", default="toys")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--bases", type=Path, help="keeps the fine-tuned models for another call")
