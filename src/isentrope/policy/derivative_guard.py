@@ -86,8 +86,9 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
         # a small process becomes a large one by the copy, which is given back whole
         with mapped_blocks(small=0), precision.active(), derivative_of_scores(policy.model):
             try:
-                scores = _move_randomly(policy, batch.to(policy.device), dtype)
-                gap = derivative_gap(scores, mode=mode, dtype=dtype)
+                gap = derivative_gap(  # which alone holds the copy
+                    _move_randomly(policy, batch.to(policy.device), dtype), mode=mode, dtype=dtype
+                )
             except RuntimeError:  # an operation that has no such type, or no memory
                 if policy.sharded:  # the other processes go on, and would wait for this one
                     raise
