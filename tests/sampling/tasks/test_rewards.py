@@ -259,7 +259,7 @@ def test_parameters_of_a_function_of_one_response_are_found_by_their_names(writt
         ("def f(prompt, reference): return 1.0", "does not name the response"),
         ("f = lambda x: 1.0", "does not name the response"),
         ("def f(text, response): return 1.0", "does not name the response"),
-        ("def f(data_source, solution_str, ground_truth): return 1.0", "does not name"),
+        ("def f(data_source, solution_str, ground_truth): return 1.0", "needs 'data_source'"),
         ("def f(response, difficulty): return 1.0", "needs 'difficulty', and the data has"),
         ("def f(completions, target): return 1.0", "needs 'target', and the data has"),
         ("import torch\nf = torch.nn.Linear(2, 2)", "is a model"),
