@@ -8,10 +8,10 @@ def test_report_says_its_verdict_what_is_missing_and_where_it_wrote(tmp_path):
     run = make_run(tmp_path / "run", steps=(8,))
     shutil.rmtree(run / "measurements" / "kernel_step_8")
     shutil.rmtree(run / "measurements" / "audit_step_8")
-    done = call("report", run, status=0)
+    done = call("report", run, "--details", status=0)
     words = said(done)
     assert "- One step from step_8 at the training rate η = 0.001 lowers entropy" in words
-    assert "- There are no noise scales: run isentrope noise." in words
+    assert "- There are no noise scales: run isentrope noise CHECKPOINT --out" in words
     assert (tmp_path / "run" / "report.html").exists()
 
 

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
+from isentrope.checkpoint.infer.fields import PACKAGES_OF_FIELDS
 from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
@@ -27,8 +28,6 @@ from isentrope.training.enough_prompts import require_keys, require_step
 
 _PACKAGES_OF_TRACKERS = {"azure_ml": "azureml", "flyte": "flytekit"}
 """Packages of trackers that are not called as these."""
-_PACKAGES_OF_FIELDS = {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}
-"""Packages that fields of the section `trainer` need."""
 
 
 def require_trainable(config: TrainConfig | SftConfig) -> None:
@@ -119,7 +118,7 @@ def _require_trackers(names: Sequence[str]) -> None:
 
 def _require_installed(fields: Mapping[str, Any]) -> None:
     """Refuse fields of the section `trainer` whose package is not installed."""
-    needed = {name: package for name, package in _PACKAGES_OF_FIELDS.items() if fields.get(name)}
+    needed = {name: package for name, package in PACKAGES_OF_FIELDS.items() if fields.get(name)}
     optimizer = str(fields.get("optim", ""))
     if "bnb" in optimizer or optimizer.startswith("paged_"):
         needed["optim"] = "bitsandbytes"

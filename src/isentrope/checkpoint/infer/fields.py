@@ -54,6 +54,9 @@ _READ = {
 EVERY_RESPONSE = ("mask_truncated_completions", "use_liger_kernel")
 """Fields that are off where every response and its log-probabilities are seen by the trainer."""
 
+PACKAGES_OF_FIELDS = {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}
+"""Packages that a trainer needs where these fields are set."""
+
 _LOSS = "its loss is not known here"
 _FILTERED = "responses are drawn from another distribution than the policy's"
 _STALE = "most steps are on stale responses"
