@@ -78,7 +78,7 @@ def test_two_means_have_the_textbook_error_of_two_samples():
 
 
 def test_more_prompts_than_groups_are_deleted_together():
-    removed = deletions(PromptPairs(torch.arange(100), torch.arange(40, 100)), most=8)
+    removed = deletions(PromptPairs(torch.arange(100), torch.arange(40, 100)), max_deletions=8)
     assert [d.kind for d in removed] == ["rows"] * 8 + ["both"] * 8
     assert all(bool((~d.columns).any()) == (d.kind == "both") for d in removed)
     assert sum((~d.rows).long() for d in removed).tolist() == [1] * 100

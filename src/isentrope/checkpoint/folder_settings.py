@@ -124,9 +124,9 @@ def require_batches(sections: FolderSections, overrides: Iterable[str] = ()) -> 
     chosen = {key_of(override).removeprefix("batch_config.") for override in overrides}
     folder = sections["checkpoint"]["checkpoint_path"]
     batch = sections["batch_config"]
-    named = bool(chosen & {"dataset_name", "task"})
+    names_prompts = bool(chosen & {"dataset_name", "task"})
     require_several(sections, "give --prompts FILE (jsonl, parquet or csv) for E.")
-    if "dataset_name" not in batch and not named and "E_file" not in chosen:
+    if "dataset_name" not in batch and not names_prompts and "E_file" not in chosen:
         raise ConfigError(
             f"{folder} says neither which prompts it was trained on nor which batch comes next: "
             "give --prompts FILE (jsonl, parquet or csv), and --reward FILE.py:NAME, the reward "
@@ -134,7 +134,7 @@ def require_batches(sections: FolderSections, overrides: Iterable[str] = ()) -> 
         )
     rewarded = sections.get("analysis", {}).get("reward", True)
     drawn = "U_file" not in batch and not chosen & {"U_file", "U_dataset_name"}
-    if drawn and not rewarded and not named:
+    if drawn and not rewarded and not names_prompts:
         raise ConfigError(
             f"The step from {folder} is computed on a batch that is drawn here and needs rewards: "
             "give --reward FILE.py:NAME, the reward function of training (or --reward prompts, "
@@ -177,10 +177,10 @@ def _require_known(
         _require_prompts(Path(prompts).expanduser())
     if reward is not None and prompts is None and not _PROMPTS_OF_SETTINGS.intersection(chosen):
         _require_own_prompts(folder, reward)
-    whole = [name for name in (reward or "").split(", ") if name in TASKS]
-    if reward is not None and whole and reward not in TASKS:
+    tasks = [name for name in (reward or "").split(", ") if name in TASKS]
+    if reward is not None and tasks and reward not in TASKS:
         raise ConfigError(
-            f"--reward {whole[0]} is a whole task: give it alone, or functions (FILE.py:NAME)."
+            f"--reward {tasks[0]} is a whole task: give it alone, or functions (FILE.py:NAME)."
         )
     if reward is not None and not is_task(reward):
         raise ConfigError(

@@ -90,8 +90,8 @@ def check_adapter(
         advice = "The model is not this checkpoint: load it with Policy.from_checkpoint."
         return Finding(name, False, difference, advice)
     factors = {n: p for n, p in policy.theta.items() if set(n.split(".")) & set(ZERO_AT_START)}
-    moved = read_numbers(p.any() for p in factors.values())
-    zero = [n for n, x in zip(factors, moved, strict=True) if not x]
+    nonzero = read_numbers(p.any() for p in factors.values())
+    zero = [n for n, x in zip(factors, nonzero, strict=True) if not x]
     detail = f"{len(policy.names)} tensors equal those on disk"
     if not zero:
         return Finding(name, True, detail)
@@ -229,8 +229,8 @@ def describe_groups(state: OptimizerState) -> str:
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
     """Name of a record of training, or None, and its first difference in words, if there is one."""
-    for record, read in {CONTRACT: _read_contract_groups, SCHEDULER: _read_last_rates}.items():
-        recorded = read(state, checkpoint) if (checkpoint / record).is_file() else {}
+    for record, reader in {CONTRACT: _read_contract_groups, SCHEDULER: _read_last_rates}.items():
+        recorded = reader(state, checkpoint) if (checkpoint / record).is_file() else {}
         for name, recorded_group in recorded.items():
             group = state.groups.get(name, {})
             for key in GROUP_SETTINGS:

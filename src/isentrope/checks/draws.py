@@ -123,9 +123,9 @@ def _count_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tenso
     places = torch.arange(never, device=ids.device).expand_as(ids)
     first = torch.full((len(ids), p.shape[1]), never, device=ids.device)
     first = first.scatter_reduce(1, ids, places, "amin")  # column at which it has each token first
-    seen = first[batch.rows[rows]] <= batch.columns[rows][:, None]  # (rows, vocabulary)
-    happened = torch.stack((targets == eos, seen.gather(1, targets[:, None])[:, 0])).double()
-    q = torch.stack((p[:, eos], (p * seen).sum(1))).double()
+    repeated = first[batch.rows[rows]] <= batch.columns[rows][:, None]  # (rows, vocabulary)
+    happened = torch.stack((targets == eos, repeated.gather(1, targets[:, None])[:, 0])).double()
+    q = torch.stack((p[:, eos], (p * repeated).sum(1))).double()
     events = torch.stack((happened, q, q * (1 - q), (happened - q).square()), 1).sum(2)  # (2, 4)
     tails = tail_places(p, targets)
     masses = [within.sum(0) for within, _ in tails]

@@ -61,13 +61,13 @@ def check_instrument(
     ]
     if policy.precision.runtime_dtype == "float64":
         rounds = rounding_operations(policy.scorer, policy.precision)
-        whole = Finding.judged(
+        finding = Finding.judged(
             "float64 throughout",
             f"{len(rounds)} operations round, the first is {rounds[0]}" if rounds else None,
             "A module was changed after the policy was made: it must keep its input's type.",
             "no operation of the model rounds to a shorter type",
         )
-        findings.append(whole)
+        findings.append(finding)
     sound = {f.name: f.passed for f in findings}
     if direction is not None and norm(direction) == 0:
         words = "not measured: no trained parameter moves along the direction that was given"

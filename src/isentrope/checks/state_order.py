@@ -125,8 +125,8 @@ def _compute_chance(v: Tensor, g: Tensor) -> Tensor:
     for axis in axes:
         parts: list[Tensor] = []
         blocks = min(BLOCKS_PER_AXIS, v.shape[axis])
-        for both in zip(*(x.tensor_split(blocks, axis) for x in (v, g)), strict=True):
-            of_v, of_g = (x.flatten(1) for x in both)
+        for pair in zip(*(x.tensor_split(blocks, axis) for x in (v, g)), strict=True):
+            of_v, of_g = (x.flatten(1) for x in pair)
             product = of_v @ of_g.T / of_v.shape[1]
             matched = product.diagonal()
             parts.append(matched[:, None] + matched[None, :] - product - product.T)

@@ -67,12 +67,12 @@ class Deletion:
     kind: DeletedSide
 
 
-def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
+def deletions(pairs: PromptPairs, max_deletions: int = 32) -> list[Deletion]:
     """The blocks without each group of prompts in turn.
 
     Args:
         pairs: Rows and columns by prompt.
-        most: Largest number of groups of a kind.
+        max_deletions: Largest number of groups of a kind.
 
     Returns:
         One per group.
@@ -88,7 +88,7 @@ def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
         Deletion(~torch.isin(pairs.rows, group), ~torch.isin(pairs.columns, group), kind)
         for kind, units in kinds.items()
         if units
-        for group in torch.tensor(sorted(units)).tensor_split(min(most, len(units)))
+        for group in torch.tensor(sorted(units)).tensor_split(min(max_deletions, len(units)))
     ]
 
 
@@ -221,7 +221,7 @@ def block_truncations(
             torch.stack([*within, *(along[:r].sum(0) for r in leading_counts), full]) * x[columns]
         )
 
-    def left(d: Deletion) -> Tensor:
+    def without(d: Deletion) -> Tensor:
         block = matrix[d.rows][:, d.columns]
         # leading right singular vectors, close to those that are known
         basis, _ = torch.linalg.qr(block.T @ (block @ start[d.columns]))
@@ -233,5 +233,5 @@ def block_truncations(
 
     names = [*shared, *(f"rank {r}" for r in leading_counts), "full"]
     rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)
-    whole = influences(rows, columns, start)
-    return predictions(names, [whole, *map(left, removed)], errors, CHANGE_UNIT)
+    of_block = influences(rows, columns, start)
+    return predictions(names, [of_block, *map(without, removed)], errors, CHANGE_UNIT)

@@ -94,15 +94,15 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     zero = (diagonal <= 0).nonzero().flatten()
     members = labels[defined]
     draws = prompts[defined]
-    kept = [torch.ones_like(draws, dtype=torch.bool), *(draws != p for p in draws.unique())]
-    indices = [adjusted_rand_index(members[k], draws[k]) for k in kept]
+    subsets = [torch.ones_like(draws, dtype=torch.bool), *(draws != p for p in draws.unique())]
+    indices = [adjusted_rand_index(members[k], draws[k]) for k in subsets]
     agreement = torch.tensor(indices, dtype=torch.float64)
     return Clustering(
         labels,
         torch.cat([order, zero]),
         len(met),
         float(cophenet(tree, flat)[0]),
-        delete_one(agreement[0], agreement[1:], len(kept) - 1, "adjusted Rand index"),
+        delete_one(agreement[0], agreement[1:], len(subsets) - 1, "adjusted Rand index"),
     )
 
 

@@ -59,8 +59,8 @@ class PromptPairs:
             (1 + P,) float64.
         """
         values = values.to(torch.float64)
-        whole = values.sum()
-        return torch.cat([whole[None], whole - self._touching(values)])
+        total = values.sum()
+        return torch.cat([total[None], total - self._touching(values)])
 
     def means(self, values: Tensor, mask: Tensor) -> Tensor:
         """Means of (n, m) values over the pairs of a mask.

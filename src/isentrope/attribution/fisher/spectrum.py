@@ -246,8 +246,8 @@ def kernel_spectrum(
         nulls.append(simulated_null((diagonal,), values, fitted.value, draws, rng))
     start = vectors[:, : oversample(largest)]
     by_deletion = list[Tensor]()
-    for kept, rest in kernel.deletions():
-        leading = ritz_pairs(rest.matrix, start[kept])[0].cumsum(0) / rest.matrix.trace()
+    for keep, reduced in kernel.deletions():
+        leading = ritz_pairs(reduced.matrix, start[keep])[0].cumsum(0) / reduced.matrix.trace()
         by_deletion.append(leading[[min(k, len(leading)) - 1 for k in top]])
     shares = {
         k: delete_one(values[:k].sum() / values.sum(), row, pairs.n_prompts, "share of tr K")

@@ -152,9 +152,9 @@ class SquareKernel:
             (n,) bool of the sequences that are left, and their kernel.
         """
         for prompt in range(self.pairs.n_prompts):
-            others = self.pairs.rows != prompt
-            rows = self.pairs.rows[others]
-            yield others, SquareKernel(self.matrix[others][:, others], PromptPairs(rows, rows))
+            keep = self.pairs.rows != prompt
+            rows = self.pairs.rows[keep]
+            yield keep, SquareKernel(self.matrix[keep][:, keep], PromptPairs(rows, rows))
 
 
 def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | None]:
@@ -190,9 +190,9 @@ def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | 
         names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
     }
     low_rank = [leading.square().sum() / square[0]]
-    for others, rest in kernel.deletions():
-        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[others])
-        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
+    for keep, reduced in kernel.deletions():
+        values, _ = ritz_pairs(reduced.matrix - reduced.fit(), start[keep])
+        low_rank.append(values[: len(leading)].square().sum() / reduced.matrix.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
     explained = {

@@ -113,13 +113,14 @@ def truncations(
         rows = [n / (n - 1) * ((e @ m) * x - e * m.diagonal() * x) for m in truncated]
         return torch.stack([e * kernel.diagonal * x, *rows])
 
-    left: list[Tensor] = []
-    for kept, rest in kernel.deletions():
-        centred = e[kept] - e[kept].mean()
-        left.append(influences(rest, centred, x[kept], *ritz_pairs(rest.matrix, start[kept])))
+    by_deletion: list[Tensor] = []
+    for keep, reduced in kernel.deletions():
+        centred = e[keep] - e[keep].mean()
+        pairs = ritz_pairs(reduced.matrix, start[keep])
+        by_deletion.append(influences(reduced, centred, x[keep], *pairs))
 
     def errors(statistic: Tensor, unit: str) -> Estimate:
-        return delete_one(statistic[0], statistic[1:], len(left), unit)
+        return delete_one(statistic[0], statistic[1:], len(by_deletion), unit)
 
     names = [
         "diagonal",
@@ -128,8 +129,8 @@ def truncations(
         *(f"rank {r}" for r in leading_counts),
         "full",
     ]
-    whole = influences(kernel, e, x, values, start)
-    return predictions(names, [whole, *left], errors, "nats per sequence and unit η", power=2)
+    full = influences(kernel, e, x, values, start)
+    return predictions(names, [full, *by_deletion], errors, "nats per sequence and unit η", power=2)
 
 
 def predictions(

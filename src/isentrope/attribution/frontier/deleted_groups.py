@@ -46,8 +46,8 @@ class DeletedGroups:
     @property
     def influences(self) -> Tensor:
         """(G,) φ."""
-        rest = self.values[1:]
-        return (1 - 1 / len(rest)) * (rest.mean() - rest)
+        deleted = self.values[1:]
+        return (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
 
     @property
     def variance(self) -> float:

@@ -104,8 +104,8 @@ class GradientStore:
         stored = self._rows[name][rows]
         if name not in self._scales:
             return stored
-        whole = stored.unflatten(1, (-1, INT8_BLOCK)) * self._scales[name][rows][..., None]
-        return whole.flatten(1)[:, : self._like[name].numel()]
+        dequantised = stored.unflatten(1, (-1, INT8_BLOCK)) * self._scales[name][rows][..., None]
+        return dequantised.flatten(1)[:, : self._like[name].numel()]
 
 
 class HeldVectors(Sequence[Vector]):

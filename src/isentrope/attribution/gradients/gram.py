@@ -199,7 +199,7 @@ def gram_plan(
     """
     if policy.device.type == "cuda":
         storage = storage.within(min(policy.gather_lists([free_memory(policy.device)])))
-    held = policy.theta if like is None or policy.spreads_theta else like
-    size = sum(largest_part(p) for p in held.values())  # as many tiles on every process
+    tensors = policy.theta if like is None or policy.spreads_theta else like
+    size = sum(largest_part(p) for p in tensors.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

@@ -243,8 +243,8 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> tuple[Tensor, Tensor] | N
     f = sample.functional
     if f.functional == "per_sequence" or not bool((group != group[0]).any()):
         return None
-    whole = "sequence" if f.method == "sequence" else "prefix"
-    length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
+    method = "sequence" if f.method == "sequence" else "prefix"
+    length = Functionals("per_sequence", method, f.tokens)  # N is ℋ with every H_ik = 1
 
     def statistics(omega: Tensor) -> Tensor:
         h = f(omega, sample.log_ratios, sample.entropies)

@@ -149,8 +149,8 @@ class SequenceGradients:
                 visited.add(name)
                 size = getattr(layer.module, parameter).numel()
                 parts = (y.split(max(1, ELEMENTS_HELD // size)) for y in columns)
-                for some, kept, of_output in zip(*parts, strict=True):
-                    visit(name, some, layer.gradient(parameter, kept, of_output))
+                for some, inputs, of_output in zip(*parts, strict=True):
+                    visit(name, some, layer.gradient(parameter, inputs, of_output))
 
         a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
         b = token_sum.entropy_weights
@@ -172,10 +172,10 @@ class SequenceGradients:
                     alone = row
                     at = batch.rows == i
                     arguments = batch.targets[at], a[at], None if b is None else b[at]
-                    read = hidden[at].detach()[None].requires_grad_()
-                    logits = head(read)
+                    states = hidden[at].detach()[None].requires_grad_()
+                    logits = head(states)
                     of_logits = logit_gradient(logits[0].detach(), *arguments, policy.temperature)
-                    cotangent[at] = torch.autograd.grad(logits, read, of_logits[None])[0][0]
+                    cotangent[at] = torch.autograd.grad(logits, states, of_logits[None])[0][0]
                 alone = None
             if sources:
                 torch.autograd.grad(hidden, sources, cotangent, allow_unused=True)

@@ -103,21 +103,21 @@ class ClassSums:
         groups, table = self._tables[functional]
         by_group = table if among is None else among * table
         part = by_group @ w
-        whole = by_group.sum(1)
+        total = by_group.sum(1)
         change = groups.estimate(part, confidence)
         a = float(part.sum())
-        b = float(whole.sum())
+        b = float(total.sum())
         G = len(part)
         value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
-        rest = part - value * whole
-        se = float(groups.standard_error(rest)) / (abs(b) or math.nan)
+        residual = part - value * total
+        se = float(groups.standard_error(residual)) / (abs(b) or math.nan)
         method = f"{change.method}, Fieller"
         share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
         if not math.isfinite(change.ci_low):
             return change, share
-        t = t_quantile(freedom_of_groups(groups.deviations(rest)), confidence)
-        both = groups.deviations(torch.stack((part, whole), 1))  # (G, 2)
-        covariance = G / (G - 1) * both.T @ both
+        t = t_quantile(freedom_of_groups(groups.deviations(residual)), confidence)
+        pair = groups.deviations(torch.stack((part, total), 1))  # (G, 2)
+        covariance = G / (G - 1) * pair.T @ pair
         low, high = interval_of_ratio(a, b, covariance, t, sign="any")
         warnings = change.warnings
         if math.isnan(low):

@@ -214,9 +214,11 @@ def _criterion(sums: ClassSums, change: Tensor, names: np.ndarray, q: float) -> 
         spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
     _, (selected,) = WeightedRanks(change.double().numpy()).under(np.ones(n), [k])
     unselected = 1 - selected
-    rest = {str(name): np.where(names == name, unselected, 0.0) for name in np.unique(names)}
-    classes = sum(bool(members.any()) for members in rest.values())
-    left = {name: sums.part(members, classes) for name, members in rest.items()}
-    name = min(left, key=lambda x: left[x].delta_h.value)
-    missed = (name, left[name]) if left[name].delta_h.value < 0 else (None, None)
+    unselected_of = {
+        str(name): np.where(names == name, unselected, 0.0) for name in np.unique(names)
+    }
+    classes = sum(bool(members.any()) for members in unselected_of.values())
+    parts = {name: sums.part(members, classes) for name, members in unselected_of.items()}
+    name = min(parts, key=lambda x: parts[x].delta_h.value)
+    missed = (name, parts[name]) if parts[name].delta_h.value < 0 else (None, None)
     return CriterionPart(sums.part(selected), k / n, spread, *missed)

@@ -175,11 +175,11 @@ def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
         8 for tokens. 32 for sequences, fewer where their gradients would take more than 4 GiB. At
         most the number of prompt draws.
     """
-    most = TOKEN_GROUPS
+    groups = TOKEN_GROUPS
     if not tokens:
         parameters = sum(p.numel() for p in policy.theta.values())
-        most = max(most, min(SEQUENCE_GROUPS, MAX_GROUP_BYTES // (8 * parameters)))
-    return min(most, E.n_prompts)
+        groups = max(groups, min(SEQUENCE_GROUPS, MAX_GROUP_BYTES // (8 * parameters)))
+    return min(groups, E.n_prompts)
 
 
 def _gradients(
@@ -214,8 +214,8 @@ def _on_other_prompts(
     options: InfluenceOptions,
 ) -> Tensor:
     """The effect of each sequence (G, n) on the entropy of U's other prompt draws (T4c)."""
-    other = U.prompt_index[:, None] != U.prompt_index
-    weights = other.double() * len(U) / other.sum(0)
+    differs = U.prompt_index[:, None] != U.prompt_index
+    weights = differs.double() * len(U) / differs.sum(0)
     batch = (U, entropy.sample)
     units = Units(entropy.group, groups)
     sums = step_functions(U, step)

@@ -70,8 +70,8 @@ def on_tokens(
             d = step.entropy_weights
             scores, *slopes = score_jvp(policy, U, some, entropies=d is not None)
             for slope in slopes:
-                moved = c * slope.logprobs
-                projections.append(moved if d is None else moved + d * slope.entropies)
+                projection = c * slope.logprobs
+                projections.append(projection if d is None else projection + d * slope.entropies)
     assert scores is not None
     return scores, torch.stack(projections)
 

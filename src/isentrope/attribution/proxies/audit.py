@@ -195,7 +195,7 @@ def audit(
     columns = {
         name: ScoreColumn.of(name, x, mask, name not in unsigned) for name, x in proxies.items()
     }
-    both = None if halves is None else halves_of(halves, mask, y)
+    half_columns = None if halves is None else halves_of(halves, mask, y)
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = _Sample(place.numpy(), y, int(place.max()) + 1, options.confidence)
     rng = np.random.default_rng(options.seed)
@@ -203,10 +203,10 @@ def audit(
     copies = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=options.draws)
     drawn: list[dict[tuple[str, str], float]] = []
     for row in copies:
-        table = statistics(row[sample.place].astype(np.float64), y, columns, both, top)
+        table = statistics(row[sample.place].astype(np.float64), y, columns, half_columns, top)
         drawn.append({name: x for name, (x, _) in table.items()})
     estimates: dict[str, dict[str, Estimate]] = {}
-    for key, statistic in statistics(np.ones(len(place)), y, columns, both, top).items():
+    for key, statistic in statistics(np.ones(len(place)), y, columns, half_columns, top).items():
         series = np.array([draw[key] for draw in drawn])
         estimates.setdefault(key[0], {})[key[1]] = sample.estimate(key[1], statistic, series)
     return Audit(estimates, top_counts(len(place), top), len(place))

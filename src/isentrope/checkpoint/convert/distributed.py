@@ -106,10 +106,10 @@ def require_inert(folder: Path) -> None:
     """
     with reading(folder / DCP_METADATA):
         saved = _Saved(folder)
-        named = set(saved.classes)
+        classes = set(saved.classes)
         for name, entry in saved.entries.items():
-            named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
-        for name in sorted(named - _WRITTEN_BY_TORCH):
+            classes |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
+        for name in sorted(classes - _WRITTEN_BY_TORCH):
             raise ValueError(f"it names {name}, which could run code")
 
 
@@ -169,12 +169,12 @@ class _Saved:
         )
         if not fits or sum(part.numel() for part in parts) != math.prod(size):
             raise ValueError(f"the parts of {name!r} are not those of a tensor of shape {size}")
-        whole = torch.empty(size, dtype=dtype)
+        tensor = torch.empty(size, dtype=dtype)
         for part, chunk in zip(parts, chunks, strict=True):
             extents = zip(chunk["offsets"], part.shape, strict=True)
             region = tuple(slice(start, start + length) for start, length in extents)
-            whole[region].copy_(part)
-        return whole
+            tensor[region].copy_(part)
+        return tensor
 
     def loaded(self, name: str, offset: Any) -> Loaded:
         """One item of the data files."""
@@ -186,7 +186,7 @@ class _Saved:
         length = place["length"]
         if not 0 <= start <= start + length <= self.sizes[path]:
             raise ValueError(f"{path} is shorter than it was written")
-        with reading(self.folder / path) as whole, whole.open("rb") as file:
+        with reading(self.folder / path) as data_file, data_file.open("rb") as file:
             file.seek(start)
             return load_torch(io.BytesIO(file.read(length)))
 

@@ -100,7 +100,7 @@ def _name_parameters(optimizer: State, names: list[str]) -> dict[str, Any]:
     trained = sorted(state)
     adapter = _select_adapter(names)
     if trained and len(trained) == len(adapter):
-        named = dict(zip(trained, adapter, strict=True))
+        name_of = dict(zip(trained, adapter, strict=True))
     elif sorted(group["params"]) != list(range(len(names))):
         raise ValueError(
             f"The optimizer counts {len(group['params'])} parameters and the model has "
@@ -109,10 +109,10 @@ def _name_parameters(optimizer: State, names: list[str]) -> dict[str, Any]:
         )
     else:  # of an adapter, other modules were trained too
         counted = trained if trained and adapter else range(len(names))
-        named = {n: names[n] for n in counted}
+        name_of = {n: names[n] for n in counted}
     return {
-        "state": {named[n]: of_parameter for n, of_parameter in state.items()},
-        "param_groups": [{**group, "params": list(named.values())}],
+        "state": {name_of[n]: of_parameter for n, of_parameter in state.items()},
+        "param_groups": [{**group, "params": list(name_of.values())}],
     }
 
 
@@ -181,13 +181,13 @@ def _join_tensor(parts: Sequence[Any]) -> Tensor:
             "mesh is supported, and replicas of it."
         )
     local = [parts[rank].to_local() for rank in _ranks_of_replica(first)]
-    whole = torch.cat(local, dim=cuts[0].dim) if cuts else local[0]
+    joined = torch.cat(local, dim=cuts[0].dim) if cuts else local[0]
     shape = first.shape
-    if whole.shape != shape:
+    if joined.shape != shape:
         raise ValueError(
-            f"The parts of a tensor of shape {tuple(shape)} join to {tuple(whole.shape)}."
+            f"The parts of a tensor of shape {tuple(shape)} join to {tuple(joined.shape)}."
         )
-    return whole
+    return joined
 
 
 def _ranks_of_replica(tensor: Any) -> list[int]:

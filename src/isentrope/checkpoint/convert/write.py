@@ -122,13 +122,13 @@ def convert(
 
 def _read(folder: Path) -> Gathered:
     """The checkpoint, without objects of other classes."""
-    for read in (read_verl, read_fsdp, read_dcp, read_deepspeed):
+    for reader in (read_verl, read_fsdp, read_dcp, read_deepspeed):
         for place in places_of_shards(folder):
             with reading(place, _AGAIN):
-                if not place.is_dir() or (gathered := read(place)) is None:
+                if not place.is_dir() or (gathered := reader(place)) is None:
                     continue
-                named = gathered.weights.items()
-                if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in named):
+                weights = gathered.weights.items()
+                if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in weights):
                     raise ValueError("its weights are not tensors by name")
                 optimizer = without_stand_ins(gathered.optimizer)
                 for group in (optimizer or {}).get("param_groups", ()):

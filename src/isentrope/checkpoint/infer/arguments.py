@@ -81,8 +81,8 @@ class SavedArguments:
         group_size = self.fields.get("num_generations")
         if self.trainer not in ("grpo", "rloo") or not (sequences and group_size):
             return None
-        prompts, rest = divmod(sequences * passes * self.processes, group_size)
-        return prompts or None if rest == 0 else None
+        prompts, remainder = divmod(sequences * passes * self.processes, group_size)
+        return prompts or None if remainder == 0 else None
 
 
 def read_training_arguments(path: Path) -> SavedArguments:

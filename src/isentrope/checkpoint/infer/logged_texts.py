@@ -110,8 +110,8 @@ def read_logged_texts(
             f"{path} holds {table['step'].nunique()} training steps: the update batch is the "
             "responses of one step."
         )
-    named = name_prompts(table["prompt"].tolist())
-    prompts = as_prompts(policy, with_template(named, template))
+    named_prompts = name_prompts(table["prompt"].tolist())
+    prompts = as_prompts(policy, with_template(named_prompts, template))
     rewards = [
         column
         for column in table
@@ -168,8 +168,8 @@ def _encode_responses(
 ) -> list[torch.Tensor]:
     names = [f"Completion {i} of {path}" for i in range(len(texts))]
     responses = []
-    for text, whole in zip(texts, encode_texts(policy, texts, names), strict=True):
-        ids = whole[:max_new_tokens]
+    for text, token_ids in zip(texts, encode_texts(policy, texts, names), strict=True):
+        ids = token_ids[:max_new_tokens]
         if _decode(policy, ids) != text:
             raise ValueError(
                 f"{path}: {text!r} encoded and decoded again is another text, so its tokens are "

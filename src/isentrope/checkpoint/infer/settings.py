@@ -91,9 +91,9 @@ def read_arguments(folder: Path) -> dict[str, SavedArguments]:
     """The arguments of a trainer in a checkpoint's folder, by the name of the file."""
     readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
     arguments: dict[str, SavedArguments] = {}
-    for name, read in readers.items():
+    for name, reader in readers.items():
         if (folder / name).is_file():
-            arguments[name] = read(folder / name)
+            arguments[name] = reader(folder / name)
     return arguments
 
 

@@ -51,9 +51,9 @@ class Statement(NamedTuple):
 
 def contradiction(statements: Iterator[Statement]) -> str:
     """The first of some statements whose two places differ, in words; empty if there is none."""
-    for key, value, other, where in statements:
-        if value != other:
-            return f"{key} is {value!r}, and {other!r} in {where}"
+    for key, value, other_value, where in statements:
+        if value != other_value:
+            return f"{key} is {value!r}, and {other_value!r} in {where}"
     return ""
 
 
@@ -173,5 +173,7 @@ def stated_beside(contract: _Content, folder: Path) -> Iterator[Statement]:
     if model.get("lora_rank") and contract.get("base_model") == model.get("path"):
         for key, setting in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
             if key in model and setting in checkpoint.adapter:
-                other = checkpoint.adapter[setting]
-                yield Statement(f"config.model.{key}", model[key], other, "adapter_config.json")
+                other_value = checkpoint.adapter[setting]
+                yield Statement(
+                    f"config.model.{key}", model[key], other_value, "adapter_config.json"
+                )

@@ -117,7 +117,7 @@ class StepRecorder:
         if not isinstance(mask, Tensor) or mask.shape != ids.shape:
             mask = torch.ones_like(ids)
         self._rest = self._rest or _read_layout(self._inputs or {})
-        rows = [list(islice(rest, len(ids))) for rest in self._rest]
+        rows = [list(islice(column, len(ids))) for column in self._rest]
         starts, advantages = (values if len(values) == len(ids) else None for values in rows)
         piece = ForwardPass(ids.detach(), mask.bool(), starts, advantages, hidden.detach())
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
@@ -250,10 +250,10 @@ def _join_shares(shares: list[Rollouts], policy: Policy) -> Rollouts:
     """The batch of all processes, with keys and, where there is a tokenizer, texts."""
     if not shares:
         raise ValueError("No sequence was recorded of which the loss of this trainer was computed.")
-    whole = concatenate(shares)
-    keys = [prompt.key for prompt in name_prompts([ids.tolist() for ids in whole.prompt_ids])]
-    return whole.with_columns(
-        prompt_index=torch.tensor(numbered(whole.prompt_ids)),
+    batch = concatenate(shares)
+    keys = [prompt.key for prompt in name_prompts([ids.tolist() for ids in batch.prompt_ids])]
+    return batch.with_columns(
+        prompt_index=torch.tensor(numbered(batch.prompt_ids)),
         prompt_keys=keys,
-        response_texts=texts_of(policy, whole.response_ids),
+        response_texts=texts_of(policy, batch.response_ids),
     )
