@@ -151,8 +151,8 @@ def stopped_by_signals() -> Iterator[None]:
     replaced = [n for n in numbers if before[n] not in (signal.SIG_IGN, None)]
 
     def stop(number: int, frame: Any) -> None:
-        for each in replaced:
-            signal.signal(each, signal.SIG_DFL)
+        for signum in replaced:
+            signal.signal(signum, signal.SIG_DFL)
         raise Interrupted(number)
 
     for number in replaced:

@@ -154,9 +154,9 @@ def show(console: Console, blocks: Iterable[Any]) -> None:
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table with as many columns as there is room for."""
-    kept = fitting(console, table)
-    console.print(_rich(table, kept, escape(table.title)))
-    omitted = [column.title for column in table.columns if column not in kept]
+    columns = fitting(console, table)
+    console.print(_rich(table, columns, escape(table.title)))
+    omitted = [column.title for column in table.columns if column not in columns]
     if omitted:
         say(f"  not shown    {', '.join(omitted)}: a wider terminal has room for them", console)
 
@@ -165,13 +165,13 @@ def fitting(console: Console, table: Table) -> list[Column]:
     """The columns that there is room for, in their order."""
     columns = table.columns
     unbounded = console.options.update(max_width=_UNBOUNDED)
-    kept = {k for k, column in enumerate(columns) if column.rank == 0}
+    fitted = {k for k, column in enumerate(columns) if column.rank == 0}
     for k in sorted(range(len(columns)), key=lambda k: columns[k].rank):
-        tried = [column for j, column in enumerate(columns) if j in kept | {k}]
-        untitled = _rich(table, tried, None)  # a title is broken where it has to be
+        candidates = [column for j, column in enumerate(columns) if j in fitted | {k}]
+        untitled = _rich(table, candidates, None)  # a title is broken where it has to be
         if console.measure(untitled, options=unbounded).maximum <= console.width:
-            kept.add(k)
-    return [column for k, column in enumerate(columns) if k in kept]
+            fitted.add(k)
+    return [column for k, column in enumerate(columns) if k in fitted]
 
 
 def _rich(table: Table, columns: Sequence[Column], title: str | None) -> RichTable:

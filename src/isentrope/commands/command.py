@@ -110,8 +110,8 @@ class Command:
             words = error.strerror or os.strerror(error.errno)
             if error.filename is None:
                 return f"{cls.name} could not read or write: {words}."
-            other = f" (to {error.filename2})" if error.filename2 else ""
-            return f"{error.filename}{other}: {words}."
+            target = f" (to {error.filename2})" if error.filename2 else ""
+            return f"{error.filename}{target}: {words}."
         return " ".join(str(error).split()) or f"{cls.name} failed by {type(error).__name__}."
 
     @property

@@ -148,10 +148,10 @@ class Measuring(OnFolder, AsJson):
         """The answers of all results, and where they are."""
         results = outcome.results
         yield from type(results[0]).printed(results)
-        *others, last = outcome.measurements.values()
-        for path in others:
+        *earlier, last = outcome.measurements.values()
+        for path in earlier:
             yield f"Wrote {path}"
-        yield Conclusion(f"Wrote {last}", folder=last.parent if others else last)
+        yield Conclusion(f"Wrote {last}", folder=last.parent if earlier else last)
 
     def documents(self, outcome: Any) -> list[Any]:
         """The content of each results.json."""

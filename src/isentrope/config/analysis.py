@@ -88,8 +88,8 @@ class TrialConfig(Section):
         """Strengths beside what looks for them, and options that do not fit."""
         for name, options in self.options.items():
             ControlConfig.model_construct(name=name, options=options).build()
-        both = self.change is not None and self.strengths is not None
-        yield both, "change looks for the strength, so strengths cannot be given with it"
+        conflict = self.change is not None and self.strengths is not None
+        yield conflict, "change looks for the strength, so strengths cannot be given with it"
 
 
 class AnalysisConfig(Section):

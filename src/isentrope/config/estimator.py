@@ -63,14 +63,16 @@ class EstimatorConfig(Section):
         key = "use_simple_entropy_for_x"
         if not isinstance(content, Mapping) or key not in content:
             return content
-        rest = {k: v for k, v in content.items() if k != key}
+        remaining = {k: v for k, v in content.items() if k != key}
         if content[key] not in (True, False):
             raise ValueError(f"{key} is true or false, not {content[key]!r}")
         if not content[key]:
-            return rest
-        if rest.get("method", "surprisal") != "surprisal":
-            raise ValueError(f"{key}: true is method: surprisal, and method is {rest['method']!r}")
-        return rest | {"method": "surprisal"}
+            return remaining
+        if remaining.get("method", "surprisal") != "surprisal":
+            raise ValueError(
+                f"{key}: true is method: surprisal, and method is {remaining['method']!r}"
+            )
+        return remaining | {"method": "surprisal"}
 
     def refusals(self) -> Refusals:
         """Keys that do not go with the objective, and unknown settings of training."""

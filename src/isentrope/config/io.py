@@ -181,8 +181,8 @@ def _require_kind(file: str, content: Mapping[str, Any], root: type[BaseModel]) 
 
 def _name_readers(verb: str) -> str:
     """The commands that read the configuration of a verb."""
-    others = " and the other measuring verbs" if verb == "measure" else ""
-    return f"isentrope {verb}{others}"
+    suffix = " and the other measuring verbs" if verb == "measure" else ""
+    return f"isentrope {verb}{suffix}"
 
 
 def _sections(root: type[BaseModel]) -> list[str]:

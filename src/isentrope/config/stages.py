@@ -53,12 +53,12 @@ OTHER_NAME = _NAMES | {name: other for other, name in _NAMES.items()}
 """The other name of each key that has two."""
 
 
-def under_one_name(content: Any, other: str, name: str) -> Any:
+def under_one_name(content: Any, alias: str, name: str) -> Any:
     """Replace another name of a key by the key's own.
 
     Args:
         content: Of a section, as it was read.
-        other: The other name.
+        alias: The other name.
         name: The key's own.
 
     Returns:
@@ -67,11 +67,11 @@ def under_one_name(content: Any, other: str, name: str) -> Any:
     Raises:
         ValueError: If both are given.
     """
-    if not isinstance(content, Mapping) or other not in content:
+    if not isinstance(content, Mapping) or alias not in content:
         return content
     if name in content:
-        raise ValueError(f"{other} and {name} are two names of one key: give one of them")
-    return {k: v for k, v in content.items() if k != other} | {name: content[other]}
+        raise ValueError(f"{alias} and {name} are two names of one key: give one of them")
+    return {k: v for k, v in content.items() if k != alias} | {name: content[alias]}
 
 
 class PromptsConfig(Section):
@@ -241,11 +241,11 @@ class LoggingConfig(Section):
     max_files: Whole = 0
     """Logs kept in the directory, the oldest go first, with their tables; 0: all."""
 
-    def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
+    def wants(self, part: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
         """Whether a part of the log is to be written: its own key says so, or else the level."""
         rank = get_args(LogLevel).index(self.level)
-        needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[what]
-        choice = None if what == "statistics" else getattr(self, f"log_{what}")
+        needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[part]
+        choice = None if part == "statistics" else getattr(self, f"log_{part}")
         return self.enabled and (rank >= needed if choice is None else choice)
 
 

@@ -166,10 +166,12 @@ def parse(text: str, where: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # without the text itself
-        what = getattr(error, "problem", None) or " ".join(str(error).split())
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
         where = shortened(where)
         place = f"{where}, near line {mark.line + 1}," if mark else where
-        raise ConfigError(f"{place} is not YAML that is read here: {shortened(what)}.") from error
+        raise ConfigError(
+            f"{place} is not YAML that is read here: {shortened(problem)}."
+        ) from error
 
 
 def yaml_text(path: Path) -> str:

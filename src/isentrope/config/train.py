@@ -130,9 +130,9 @@ class TrainingConfig(Section):
 
     def refusals(self) -> Refusals:
         """Micro-batches that are not whole."""
-        groups, rest = divmod(self.micro_batch or self.group_size, self.group_size)
+        groups, remainder = divmod(self.micro_batch or self.group_size, self.group_size)
         yield (
-            rest or self.prompts_per_step % groups,
+            remainder or self.prompts_per_step % groups,
             f"micro_batch={self.micro_batch} counts sequences per backward pass, in whole groups "
             f"of group_size={self.group_size} of which prompts_per_step={self.prompts_per_step} is "
             f"a multiple: {self.group_size} is the smallest, one group",

@@ -99,9 +99,9 @@ def _require_trackers(names: Sequence[str]) -> None:
     alone = [name for name in names if name in ("all", "none")]
     if alone and len(names) > 1:
         raise ConfigError(f"output.report_to: {alone[0]!r} stands alone: omit the others, or it.")
-    others = [name for name in names if name not in ("tensorboard", "all", "none")]
-    trackers = trackers_in_source() if others else None
-    for name in others:
+    external = [name for name in names if name not in ("tensorboard", "all", "none")]
+    trackers = trackers_in_source() if external else None
+    for name in external:
         if trackers and name not in trackers:
             nearest = get_close_matches(name, trackers, n=1, cutoff=0.0)[0]
             raise ConfigError(

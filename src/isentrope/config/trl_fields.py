@@ -175,14 +175,14 @@ def _tree_of(module: str) -> ast.Module:
 
 
 def trainer_options(
-    section: Mapping[str, Any], options_class: type, taken: Mapping[str, str]
+    section: Mapping[str, Any], options_class: type, reserved: Mapping[str, str]
 ) -> dict[str, Any]:
     """Check what a `trainer` section passes to a configuration of TRL.
 
     Args:
         section: The section.
         options_class: The dataclass it goes to, GRPOConfig or SFTConfig.
-        taken: Fields that are set elsewhere, and where.
+        reserved: Fields that are set elsewhere, and where.
 
     Returns:
         A copy of the section.
@@ -193,12 +193,12 @@ def trainer_options(
     """
     hints = typing.get_type_hints(options_class)
     types = {f.name: hints[f.name] for f in dataclasses.fields(options_class) if f.init}
-    require_fields(section, options_class.__name__, types, taken)
+    require_fields(section, options_class.__name__, types, reserved)
     return dict(section)
 
 
 def require_fields(
-    section: Mapping[str, Any], kind: str, types: Mapping[str, Any], taken: Mapping[str, str]
+    section: Mapping[str, Any], kind: str, types: Mapping[str, Any], reserved: Mapping[str, str]
 ) -> None:
     """Refuse fields that a configuration of TRL does not have, and values that do not fit.
 
@@ -206,16 +206,16 @@ def require_fields(
         section: The section `trainer`.
         kind: Name of the configuration.
         types: Its fields and their types.
-        taken: Fields that are set elsewhere, and where.
+        reserved: Fields that are set elsewhere, and where.
 
     Raises:
         ConfigError: Naming the field.
     """
     for name, value in section.items():
-        if name in taken:
-            raise ConfigError(f"trainer.{name} cannot be given there: {_reason(taken[name])}.")
+        if name in reserved:
+            raise ConfigError(f"trainer.{name} cannot be given there: {_reason(reserved[name])}.")
         if name not in types:
-            nearest = _nearest_field(name, kind, types, taken)
+            nearest = _nearest_field(name, kind, types, reserved)
             raise ConfigError(f"Unknown key 'trainer.{name}': {nearest}.")
         try:
             TypeAdapter(types[name]).validate_python(value, strict=True)
@@ -243,10 +243,12 @@ def _reason(cause: str) -> str:
     return words if by_nothing else f"it is set by {words}"
 
 
-def _nearest_field(name: str, kind: str, types: Mapping[str, Any], taken: Mapping[str, str]) -> str:
+def _nearest_field(
+    name: str, kind: str, types: Mapping[str, Any], reserved: Mapping[str, str]
+) -> str:
     """The field that an unknown one was meant to be, and where it is set if not there."""
     nearest = get_close_matches(name, sorted(types), n=1, cutoff=0.0)[0]
-    elsewhere = f", and {_reason(taken[nearest])}" if nearest in taken else ""
+    elsewhere = f", and {_reason(reserved[nearest])}" if nearest in reserved else ""
     return f"the nearest field of {kind} is {nearest!r}{elsewhere}"
 
 

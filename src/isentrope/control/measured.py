@@ -48,9 +48,9 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
         with policy.precision.active():
             for h, target in zip(hidden.split(rows), batch.targets.split(rows), strict=True):
                 p = (policy.head(h).double() / policy.temperature).softmax(-1)
-                kept = p >= min_p * p.amax(-1, keepdim=True)
-                target_kept = kept.gather(1, target[:, None])[:, 0]
-                masses.append((p * kept).sum(-1) * target_kept)
+                is_kept = p >= min_p * p.amax(-1, keepdim=True)
+                target_kept = is_kept.gather(1, target[:, None])[:, 0]
+                masses.append((p * is_kept).sum(-1) * target_kept)
         return [torch.cat(masses)]
 
     with torch.no_grad():

@@ -75,7 +75,7 @@ class OwnRollouts:
 
     def _unpad(self, name: str) -> list[Tensor]:
         pairs = zip(self._inputs[f"{name}_ids"], self._inputs[f"{name}_mask"], strict=True)
-        return [ids[kept.bool()].cpu() for ids, kept in pairs]
+        return [ids[mask.bool()].cpu() for ids, mask in pairs]
 
     def take(self) -> Rollouts:
         """All responses drawn for the coming step; every process must call this, once per step.

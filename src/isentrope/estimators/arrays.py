@@ -109,6 +109,6 @@ def estimate_entropy_change(
     f = Functionals(functional, method, tokens, baseline)
     zero = torch.zeros_like(r)  # the sampler is θ
     sample = ScoredBatch(f, zero, (Scores(zero, h0, mask),), units)
-    moved = (Scores(r, h, mask), Divergence(spread[0][..., None]) if spread else None)
-    change = change_of_sample(sample, [math.nan], [moved], confidence=estimator.confidence)
+    moved_scores = (Scores(r, h, mask), Divergence(spread[0][..., None]) if spread else None)
+    change = change_of_sample(sample, [math.nan], [moved_scores], confidence=estimator.confidence)
     return change.points[0].change

@@ -172,16 +172,16 @@ def entropy_change(
     sample = score_batch(policy, rollouts, estimator, direction=direction, order=order)
     if etas:
         progress(1, stages, f"ΔH at {len(etas)} learning rates")
-    moved = score_moved(
+    moved_scores = score_moved(
         policy, rollouts, direction, etas, sampler=sample.sampler, remainder=order == 2
     )
-    return change_of_sample(sample, etas, moved, confidence=estimator.confidence)
+    return change_of_sample(sample, etas, moved_scores, confidence=estimator.confidence)
 
 
 def change_of_sample(
     sample: ScoredBatch,
     etas: Sequence[float],
-    moved: Sequence[MovedScores],
+    moved_scores: Sequence[MovedScores],
     *,
     confidence: float = 0.95,
     result: Jackknifed | None = None,
@@ -191,8 +191,8 @@ def change_of_sample(
     Args:
         sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
-        moved: What is known at θ + ηv for each; without a divergence an interval requires nearly
-            even weights.
+        moved_scores: What is known at θ + ηv for each; without a divergence an interval requires
+            nearly even weights.
         confidence: Nominal coverage of the intervals.
         result: The jackknifed `statistics_of_sample`, if already computed.
 
@@ -203,7 +203,7 @@ def change_of_sample(
     f = sample.functional
     nan = torch.full_like(sample.entropies, math.nan)
     not_finite = (Scores(nan, nan, sample.series[0].mask), None)
-    pairs = [scores_and_divergence or not_finite for scores_and_divergence in moved]
+    pairs = [scores_and_divergence or not_finite for scores_and_divergence in moved_scores]
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, [scores for scores, _ in pairs]), sample.prompt_index
     )
@@ -256,7 +256,7 @@ def change_of_sample(
         per=PER_OF[f.functional],
         method=f.method,
         sample=sample,
-        moved=moved,
+        moved=moved_scores,
         influences=_name_influences(result.influences, etas, order),
     )
 

@@ -218,11 +218,11 @@ def diagnose(
     """
     n = len(log_ratios)
     after = log_ratios.cumsum(1)
-    whole = after[:, -1]
+    log_weights = after[:, -1]
     by_position = effective_sample_size(after - log_ratios)
     share = tokens.double().sum(0) / tokens.sum()
-    worst = float(effective_sample_size(whole))
-    khat = pareto_khat(whole)
+    worst = float(effective_sample_size(log_weights))
+    khat = pareto_khat(log_weights)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
     if moments is None:
         rule = WITHOUT_CHI_SQUARE
@@ -230,7 +230,7 @@ def diagnose(
         carriers = math.nan
     else:
         ess_ratio, carriers = integrated(after - log_ratios, moments)
-    weights = whole.exp()
+    weights = log_weights.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
     verdict, reason = _judge(ess_ratio, carriers, rule)
     # `not … <=`, because weights that overflow have a mean of NaN

@@ -126,10 +126,12 @@ class PairedSteps:
         policy = self._policy
         sample = self.sample
         policy.require_direction(direction)
-        (moved,) = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)
-        if moved is None:
+        (moved_scores,) = score_moved(
+            policy, self._E, direction, [self.eta], sampler=sample.sampler
+        )
+        if moved_scores is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
-        scores, divergence = moved
+        scores, divergence = moved_scores
         self._moved[name] = (scores.logprobs - sample.sampler_logprobs, scores.entropies)
         self._trusts[name] = [
             replace(sample, functional=f).trust_of_change(scores, divergence)[0]
@@ -154,10 +156,10 @@ class PairedSteps:
         def statistics(omega: Tensor) -> Tensor:
             """ΔH, with rewards ΔJ after it; of pairs the two sides of the price too."""
             base = values(self.sample.log_ratios, self.sample.entropies, omega)
-            alone = {name: values(*moved, omega) - base for name, moved in self._moved.items()}
+            alone = {name: values(*scores, omega) - base for name, scores in self._moved.items()}
             compared: list[Tensor] = []
-            for name, others in pairs:
-                plain = torch.stack([alone[other] for other in others]).mean(0)
+            for name, references in pairs:
+                plain = torch.stack([alone[reference] for reference in references]).mean(0)
                 gained = alone[name] - plain
                 compared += [gained, torch.stack((gained[-1] * plain[0], gained[0] * plain[-1]))]
             return torch.cat([*alone.values(), *compared])
@@ -175,14 +177,14 @@ class PairedSteps:
 
         size = len(functionals)
         alone = {name: change(k * size, [name]) for k, name in enumerate(names)}
-        prices = Counter(others for _, others in pairs)
+        prices = Counter(references for _, references in pairs)
         compared: dict[Comparison, Change] = {}
-        for k, (name, others) in enumerate(pairs):
+        for k, (name, references) in enumerate(pairs):
             at = len(names) * size + k * (size + 2)
-            gained = change(at, [name, *others])
-            plain = alone[others[0]]
+            gained = change(at, [name, *references])
+            plain = alone[references[0]]
             if (
-                len(others) == 1
+                len(references) == 1
                 and plain.reward is not None
                 and plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)
             ):
@@ -194,10 +196,10 @@ class PairedSteps:
                     sign="any",
                     unit="of the plain step's",
                     method=functionals[-1].method,
-                    confidence=confidence_of_each(self._confidence, prices[others]),
+                    confidence=confidence_of_each(self._confidence, prices[references]),
                 )
                 gained = replace(gained, price=price if math.isfinite(price.ci_low) else None)
-            compared[name, others] = gained
+            compared[name, references] = gained
         verdicts: dict[str, Verdict] = {
             name: trusts[0].verdict for name, trusts in self._trusts.items()
         }

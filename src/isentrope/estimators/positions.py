@@ -54,10 +54,10 @@ def position_classes(
     if pattern is not None:
         rows = find_matches(E.response_ids, pattern, tokenizer)
         classes[f"{_AFTER}/{pattern}/"] = pad_sequence(rows, batch_first=True)
-    if (others := earnings_of_others(E.rewards, E.prompt_index)) is not None:
+    if (earnings := earnings_of_others(E.rewards, E.prompt_index)) is not None:
         # an only response has NaN and is in neither class
-        classes["solved prompt"] = (others > 0.5)[:, None]
-        classes["unsolved prompt"] = (others <= 0.5)[:, None]
+        classes["solved prompt"] = (earnings > 0.5)[:, None]
+        classes["unsolved prompt"] = (earnings <= 0.5)[:, None]
     return {name: where & mask for name, where in classes.items()}
 
 
@@ -82,8 +82,8 @@ def earnings_of_others(rewards: Tensor | None, prompt_index: Tensor) -> Tensor |
     low = of_scored.min()
     high = of_scored.max()
     earned = ((rewards - low) / (high - low)).double().nan_to_num(0.0)
-    others = units.sums(earned)[units.place] - earned
-    return others / (units.sums(scored)[units.place] - scored)  # 0/0 is NaN without another
+    earnings = units.sums(earned)[units.place] - earned
+    return earnings / (units.sums(scored)[units.place] - scored)  # 0/0 is NaN without another
 
 
 def find_matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:

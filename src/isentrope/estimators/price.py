@@ -110,11 +110,11 @@ def price_of_step(
         ),
         sample.prompt_index,
     )
-    moved = sample.trust if after is None else after[1].or_worse(sample.trust)
+    trust = sample.trust if after is None else after[1].or_worse(sample.trust)
     withheld = "" if reward is None else reward.withheld
     of_reward = sample.trust.without_interval(withheld)
-    trusts = dict.fromkeys(_Row, sample.trust) | {_Row.CHANGE: moved, _Row.REWARD: of_reward}
-    trusts[_Row.REWARD_CHANGE] = of_reward if withheld else moved
+    trusts = dict.fromkeys(_Row, sample.trust) | {_Row.CHANGE: trust, _Row.REWARD: of_reward}
+    trusts[_Row.REWARD_CHANGE] = of_reward if withheld else trust
     estimates = _Estimates(sample, masks, result, trusts, confidence)
     parts: dict[str, Spent] = {}
     for name in masks:
@@ -244,8 +244,8 @@ def price_statistics(
         # of the ratios only those of tokens of the class move
         earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
     if after is not None:
-        moved = after.logprobs - sample.sampler_logprobs
-        change = f(omega, moved, after.entropies * mask) - value
+        log_ratios = after.logprobs - sample.sampler_logprobs
+        change = f(omega, log_ratios, after.entropies * mask) - value
         if reward is not None:
-            total = reward(omega, moved, h[0]) - reward(omega, r[0], h[0])
+            total = reward(omega, log_ratios, h[0]) - reward(omega, r[0], h[0])
     return torch.stack([value, eta * slope, change, eta * earned, -eta * slope, total])

@@ -67,12 +67,12 @@ def t_of_two_errors(
         with each error's own quantile; 0 without an error. Satterthwaite's degrees of freedom
         cover .90 where two repeats have half of the variance.
     """
-    whole = math.hypot(update, evaluation)
-    if not whole > 0:
+    total = math.hypot(update, evaluation)
+    if not total > 0:
         return 0.0
     of_update = t_quantile(n - 1, confidence) * update
     of_evaluation = t_quantile(freedom, confidence) * evaluation
-    return math.hypot(of_update, of_evaluation) / whole
+    return math.hypot(of_update, of_evaluation) / total
 
 
 def mean_over_repeats(

@@ -93,16 +93,18 @@ def resampled_entropy_change(
         progress(done, len(etas) + 1, f"η = {eta:g}")
         with policy.shifted(direction, eta):
             after_step = draw()
-            moved = score(policy, after_step)
+            moved_scores = score(policy, after_step)
         pairs = zip(at_theta.response_ids, after_step.response_ids, strict=True)
         differ = torch.tensor([not torch.equal(a, b) for a, b in pairs])
-        estimates.append(coupled_change(base, moved, rollouts.prompt_index, differ, estimator))
+        estimates.append(
+            coupled_change(base, moved_scores, rollouts.prompt_index, differ, estimator)
+        )
     return estimates
 
 
 def coupled_change(
     base: Scores,
-    moved: Scores,
+    moved_scores: Scores,
     prompt_index: Tensor,
     differ: Tensor,
     estimator: EstimatorOptions = EstimatorOptions(),
@@ -111,7 +113,7 @@ def coupled_change(
 
     Args:
         base: Scores of responses of θ under θ.
-        moved: Scores of responses of θ + ηv under θ + ηv, sequence by sequence coupled.
+        moved_scores: Scores of responses of θ + ηv under θ + ηv, sequence by sequence coupled.
         prompt_index: (n,) prompt draw of each pair.
         differ: (n,) bool, which pairs are of two different responses.
         estimator: Which entropy, and the coverage of the interval; its method is not used.
@@ -125,7 +127,7 @@ def coupled_change(
             Functionals(estimator.functional, "sequence", s.mask.double())(
                 omega, torch.zeros_like(s.entropies), s.entropies
             )
-            for s in (base, moved)
+            for s in (base, moved_scores)
         )
         return torch.stack((after_step - at_theta, at_theta, after_step))
 

@@ -128,8 +128,8 @@ def _evaluate_fourth_difference(
     """Noise of a log-weight, and of ΔH, by the fourth difference at a step η."""
     scores = [(-sum(FOURTH_DIFFERENCE.values()), sample.series[0])]
     for k, weight in FOURTH_DIFFERENCE.items():
-        moved = score(policy, rollouts, policy.parameters_along(direction, k * eta))
-        scores.append((weight, moved))
+        moved_scores = score(policy, rollouts, policy.parameters_along(direction, k * eta))
+        scores.append((weight, moved_scores))
 
     def difference(omega: Tensor) -> Tensor:
         values = [

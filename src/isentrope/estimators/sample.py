@@ -66,17 +66,19 @@ class ScoredBatch:
             trust = trust.without_interval()
         return trust.without_interval(self.functional.withheld)
 
-    def trust_of_change(self, moved: Scores, divergence: Divergence | None) -> tuple[Trust, Trust]:
+    def trust_of_change(
+        self, moved_scores: Scores, divergence: Divergence | None
+    ) -> tuple[Trust, Trust]:
         """Judge the weights at θ + ηv, or those at θ where they are worse.
 
         Args:
-            moved: Scores at θ + ηv.
+            moved_scores: Scores at θ + ηv.
             divergence: How far each distribution has moved; None where it is not known.
 
         Returns:
             Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
         """
-        log_ratios = moved.logprobs - self.sampler_logprobs
+        log_ratios = moved_scores.logprobs - self.sampler_logprobs
         trust = self._judge(log_ratios, divergence and divergence.jumps)
         if divergence is None or divergence.remainder is None:
             residual_trust = trust.without_interval()
@@ -182,14 +184,14 @@ FIRST_CHANGE = 4
 
 
 def statistics_of_sample(
-    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores]
+    sample: ScoredBatch, etas: Sequence[float], moved_scores: Sequence[Scores]
 ) -> Callable[[Tensor], Tensor]:
     """What a sweep estimates, as a function of the weights of the samples.
 
     Args:
         sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
-        moved: Scores at θ + ηv for each.
+        moved_scores: Scores at θ + ηv for each.
 
     Returns:
         Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
@@ -207,7 +209,7 @@ def statistics_of_sample(
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)
         numbers = [value, first, pathwise, half]
-        for eta, scores in zip(etas, moved, strict=True):
+        for eta, scores in zip(etas, moved_scores, strict=True):
             log_ratios = scores.logprobs - sample.sampler_logprobs
             change = f(omega, log_ratios, scores.entropies) - value
             numbers += [change, change - eta * (first + eta * half)]

@@ -67,18 +67,18 @@ class Price:
             f"price/at_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}": part
             for name, part in self.at.items()
         }
-        named = {
+        estimates = {
             f"{place}/{name}": getattr(part, name)
             for place, part in parts.items()
             for name in ("entropy", "first_order", "change", "reward", "reward_for_a_nat")
         }
         flat: dict[str, float] = {}
-        named |= {
+        estimates |= {
             "price/reward_change": self.reward_change,
             "price/momentum": self.momentum,
             "price/best_rate": self.top,
         }
-        for name, estimate in named.items():
+        for name, estimate in estimates.items():
             if estimate is not None:
                 unknown = name.endswith(_RATIOS) and math.isnan(estimate.ci_low)
                 flat[name] = math.nan if unknown else estimate.value

@@ -88,7 +88,7 @@ class VarianceStudy:
 def variance_study(
     samples: Mapping[Method, ScoredBatch],
     eta: float,
-    moved: Scores,
+    moved_scores: Scores,
     divergence: Divergence | None,
     *,
     relative_error: float = 0.1,
@@ -99,7 +99,7 @@ def variance_study(
     Args:
         samples: E scored at θ with one derivative, by estimator; `REFERENCE` is one of them.
         eta: η.
-        moved: Scores at θ + ηv.
+        moved_scores: Scores at θ + ηv.
         divergence: How far each distribution has moved; None where it is not known.
         relative_error: q, for `prompts_needed`.
         confidence: Nominal coverage of the intervals.
@@ -117,7 +117,7 @@ def variance_study(
 
     def jackknife(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
         """F, ηδH₁ and the rest of a sweep on some of the responses, with influences of units."""
-        statistics = statistics_of_sample(sample, [eta], [moved])
+        statistics = statistics_of_sample(sample, [eta], [moved_scores])
         no_weights = torch.zeros(len(labels), dtype=torch.float64)
         scale = torch.ones(FIRST_CHANGE + 2, dtype=torch.float64)
         scale[QUANTITIES["first_order"]] = eta
@@ -126,12 +126,12 @@ def variance_study(
             labels[rows],
         )
 
-    whole = {m: jackknife(s, units.place, every) for m, s in samples.items()}
+    jackknifed = {m: jackknife(s, units.place, every) for m, s in samples.items()}
     methods: dict[str, dict[str, MethodVariance]] = {quantity: {} for quantity in QUANTITIES}
     for m, sample in samples.items():
-        result = whole[m]
+        result = jackknifed[m]
         alone = jackknife(sample, every, every) if len(every) > units.count else None
-        trust_of_change, _ = sample.trust_of_change(moved, divergence)
+        trust_of_change, _ = sample.trust_of_change(moved_scores, divergence)
         for quantity, row in QUANTITIES.items():
             trust = trust_of_change if row == FIRST_CHANGE else sample.trust
             influences = result.influences[row]
@@ -155,7 +155,7 @@ def variance_study(
                 design_effect = _compare_with_responses(result, alone, row, units, confidence)
             methods[quantity][m] = MethodVariance(
                 estimate,
-                _divide_variances(influences, whole[REFERENCE].influences[row], confidence),
+                _divide_variances(influences, jackknifed[REFERENCE].influences[row], confidence),
                 needed,
                 design_effect,
             )

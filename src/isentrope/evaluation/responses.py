@@ -112,13 +112,13 @@ def choose_prompts(
     Raises:
         ValueError: If n is below 1 or above the number of prompts.
     """
-    named = name_prompts(prompts)
-    require_subset(n, len(named))
+    named_prompts = name_prompts(prompts)
+    require_subset(n, len(named_prompts))
     if n is not None:
         generator = torch.Generator().manual_seed(seed)
-        subset = torch.randperm(len(named), generator=generator)[:n].sort().values
-        named = [named[i] for i in subset.tolist()]
-    return as_prompts(policy, named)
+        subset = torch.randperm(len(named_prompts), generator=generator)[:n].sort().values
+        named_prompts = [named_prompts[i] for i in subset.tolist()]
+    return as_prompts(policy, named_prompts)
 
 
 def random_numbers(seed: int) -> torch.Generator:
