@@ -185,11 +185,11 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         for place in (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}"):
             if place in model_tensors:
                 loaded[key] = model_tensors[place]
-    if other := sorted(stored.keys() ^ loaded.keys()):
+    if unmatched := sorted(stored.keys() ^ loaded.keys()):
         return (
-            f"{len(other)} tensors are on disk or in the model's adapter alone, the first is "
-            f"{other[0]!r}: the file is incomplete, or the base model or the adapter's settings "
-            "differ."
+            f"{len(unmatched)} tensors are on disk or in the model's adapter alone, the first is "
+            f"{unmatched[0]!r}: the file is incomplete, or the base model or the adapter's "
+            "settings differ."
         )
     same: dict[str, Tensor] = {}
     for key, tensor in stored.items():  # in the type of the file, where the model is

@@ -108,12 +108,12 @@ def _attend_with_shared_mask(
     key: Tensor,
     value: Tensor,
     attention_mask: Any,
-    *rest: Any,
+    *args: Any,
     **options: Any,
 ) -> Any:
     masks = _MASKS.get()
     if masks is None or options.get("position_bias") is not None:
-        return plain(module, query, key, value, attention_mask, *rest, **options)
+        return plain(module, query, key, value, attention_mask, *args, **options)
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     length = query.shape[2]
@@ -130,7 +130,7 @@ def _attend_with_shared_mask(
         added = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, -torch.inf)
         masks[kind] = attention_mask, added  # the mask is kept, so that its id stays its own
     mask = masks[kind][1] if kind in masks else attention_mask
-    return plain(module, query, key, value, mask, *rest, **options)
+    return plain(module, query, key, value, mask, *args, **options)
 
 
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:

@@ -42,8 +42,8 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
     """
     if chosen is None and (base := _find_base_of_run(folder)) is not None:
         return str(base)
-    named = CheckpointFolder(folder).adapter.get("base_model_name_or_path")
-    source = str(chosen if chosen is not None else named or "")
+    recorded = CheckpointFolder(folder).adapter.get("base_model_name_or_path")
+    source = str(chosen if chosen is not None else recorded or "")
     if source and (path := Path(source).expanduser()).exists():
         return str(path)
     if HUB_NAME.fullmatch(source) and (allow_hub or chosen is not None):
@@ -64,13 +64,13 @@ def _find_base_of_run(folder: Path) -> Path | None:
     if folder.resolve().parent.name != "training_state":
         return None
     try:
-        named = (CheckpointFolder(folder).contract or {}).get("base_model")
+        base = (CheckpointFolder(folder).contract or {}).get("base_model")
     except FileError:  # who needs the contract refuses it
         return None
     run = folder.resolve().parents[1]
-    if not isinstance(named, str) or not (run / named).resolve().is_relative_to(run):
+    if not isinstance(base, str) or not (run / base).resolve().is_relative_to(run):
         return None
-    return run / named if (run / named / "config.json").is_file() else None
+    return run / base if (run / base / "config.json").is_file() else None
 
 
 def require_positions(source: str, max_new_tokens: int) -> None:
@@ -152,11 +152,12 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
     if mismatched:
         raise FileError(_describe_other_shape(model, source, *min(mismatched)))
     if absent := sorted(loaded["missing_keys"]):
-        named = getattr(model_config(source), "architectures", None) or []
-        other = [name for name in named if not name.endswith(("CausalLM", "LMHeadModel"))]
+        architectures = getattr(model_config(source), "architectures", None) or []
+        heads = ("CausalLM", "LMHeadModel")
+        foreign = [name for name in architectures if not name.endswith(heads)]
         cure = "restore the folder, or save the model anew"
-        if any(name.endswith("Classification") for name in other):
-            cure = f"config.json says that it is a {other[0]}, which has no policy to measure"
+        if any(name.endswith("Classification") for name in foreign):
+            cure = f"config.json says that it is a {foreign[0]}, which has no policy to measure"
         raise FileError(
             f"{source} has no weights for {len(absent)} tensors of the model, the first is "
             f"{absent[0]!r}, and they would be random: {cure}.",

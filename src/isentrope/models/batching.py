@@ -71,8 +71,8 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same micro-batch on another device."""
-        named = vars(self).items()
-        return replace(self, **{n: x.to(device) for n, x in named if isinstance(x, Tensor)})
+        columns = vars(self).items()
+        return replace(self, **{n: x.to(device) for n, x in columns if isinstance(x, Tensor)})
 
     def place(self, packed: Tensor, out: Tensor) -> None:
         """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
@@ -163,7 +163,7 @@ def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
     """
     prompts = [rollouts.prompt_ids[i] for i in indices]
     responses = [rollouts.response_ids[i] for i in indices]
-    whole = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]
+    inputs = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]
     lengths = torch.tensor([len(r) for r in responses])
     starts = torch.tensor([len(p) - 1 for p in prompts])
     rows = torch.arange(len(indices)).repeat_interleave(lengths)
@@ -176,7 +176,7 @@ def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
         targets = targets[drawn]
     return MicroBatch(
         sequences=torch.tensor(indices),
-        input_ids=pad_sequence(whole, batch_first=True),
+        input_ids=pad_sequence(inputs, batch_first=True),
         rows=rows,
         columns=starts[rows] + positions,
         targets=targets,

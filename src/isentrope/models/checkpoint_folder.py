@@ -76,14 +76,14 @@ def require_optimizer(
     file = where / "optimizer.pt" if where.is_dir() else where
     if not file.is_file():
         names = ", ".join(path.name for path in folders if (path / "optimizer.pt").is_file())
-        others = names and (
+        alternative = names and (
             f" Or leave {folder.name} out, and give {names} by a pattern in quotes, such as "
             "'runs/mine/step_[12]*'."
         )
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save "
             "optimizer.pt with the checkpoint, or set checkpoint.optimizer_path, such as to "
-            f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}{others}"
+            f"an optimizer.bin of accelerate. {HOW_TO_CONVERT}{alternative}"
         )
     return file
 

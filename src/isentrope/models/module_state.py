@@ -70,12 +70,12 @@ def buffers_kept(model: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    saved = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, values in kept:
+            for buffer, values in saved:
                 if buffer.shape == values.shape and not torch.equal(buffer, values):
                     buffer.copy_(values)
 
@@ -105,7 +105,7 @@ def _copy_contents(model: nn.Module) -> Saved:
     packages = {type(module).__module__.partition(".")[0] for module in modules}
     packages = packages - {"torch"} | {"types"}
     saved: Saved = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     unread: list[Any] = []
     for module in modules:
         attributes = {k: x for k, x in vars(module).items() if k not in _OF_TORCH}
@@ -118,12 +118,16 @@ def _copy_contents(model: nn.Module) -> Saved:
         saved += [(x, dict(x)) for x in tables]
     while unread:
         container = unread.pop()
-        if type(container) in _PLAIN or id(container) in seen or isinstance(container, _NO_STATE):
+        if (
+            type(container) in _PLAIN
+            or id(container) in visited
+            or isinstance(container, _NO_STATE)
+        ):
             continue
         content = _copy_content(container, packages)
         if content is None:
             continue
-        seen.add(id(container))
+        visited.add(id(container))
         if not isinstance(container, tuple):
             saved.append((container, content))
         unread += content.values() if isinstance(content, dict) else content

@@ -33,14 +33,14 @@ def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> t
         ValueError: If it is no token id.
     """
     sources = [tokenizer, getattr(lm, "generation_config", None)]
-    named: list[Any] = [getattr(source, "eos_token_id", None) for source in sources]
+    candidates: list[Any] = [getattr(source, "eos_token_id", None) for source in sources]
     if chosen is not None:
-        named = [chosen]
-    elif named == [None, None]:
+        candidates = [chosen]
+    elif candidates == [None, None]:
         configs = lm.config, text_config(lm)
-        named = [getattr(config, "eos_token_id", None) for config in configs]
+        candidates = [getattr(config, "eos_token_id", None) for config in configs]
     ends: list[int] = []
-    for value in named:
+    for value in candidates:
         if value is not None:
             try:
                 ends += map(int, value if isinstance(value, Iterable) else [value])
@@ -162,15 +162,15 @@ def require_plain_weights(model: nn.Module) -> None:
                 "be evaluated at other weights: train linear layers by target_modules alone, or "
                 "the model without an adapter."
             )
-    named = dict(model.named_parameters())
-    places = {parameter.device: name for name, parameter in named.items()}
+    parameters = dict(model.named_parameters())
+    places = {parameter.device: name for name, parameter in parameters.items()}
     if len(places) > 1:
         examples = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
         raise ValueError(
             f"The model is spread over {len(places)} devices: {examples}. isentrope needs all "
             "weights on one device: load the model with device_map='cpu' or 'cuda', not 'auto'."
         )
-    floating = {n: local_part(p) for n, p in named.items() if p.is_floating_point()}
+    floating = {n: local_part(p) for n, p in parameters.items() if p.is_floating_point()}
     if name := first_false({n: x.isfinite().all() for n, x in floating.items()}):
         raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
     for name, module in model.named_modules():

@@ -65,10 +65,10 @@ def shard_base(model: Any, device: str | torch.device = "cpu") -> None:
         )
     mesh = init_device_mesh(torch.device(device).type, (world_size(),))
     for layer in layers:
-        whole = {p for p in layer.parameters() if adapted and p.requires_grad}
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-    rest = [p for p in model.parameters() if not isinstance(p, DTensor)]
-    for tensor in (*rest, *model.buffers()):
+        ignored = {p for p in layer.parameters() if adapted and p.requires_grad}
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=ignored)
+    unsharded = [p for p in model.parameters() if not isinstance(p, DTensor)]
+    for tensor in (*unsharded, *model.buffers()):
         tensor.data = tensor.data.to(device)
     sharded = [name for name, p in model.named_parameters() if isinstance(p, DTensor)]
     model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
@@ -151,13 +151,13 @@ def layers_at(model: nn.Module, point: Parameters) -> Generator[None]:
     Yields:
         Nothing.
     """
-    moved = {n: x for n, x in point.items() if isinstance(x, SpreadPoint)}
+    spread_points = {n: x for n, x in point.items() if isinstance(x, SpreadPoint)}
 
     def replace(name: str, owner: nn.Module, leaf: str, gathered: Tensor) -> None:
-        if name in moved:
-            owner._parameters[leaf] = moved[name].at(gathered)  # type: ignore[assignment]
+        if name in spread_points:
+            owner._parameters[leaf] = spread_points[name].at(gathered)  # type: ignore[assignment]
 
-    with _when_gathered(model, replace) if moved else ExitStack():
+    with _when_gathered(model, replace) if spread_points else ExitStack():
         yield
 
 

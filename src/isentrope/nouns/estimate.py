@@ -62,8 +62,8 @@ def within_bounds(value: float, low: float, high: float, unit: str | None) -> tu
     Returns:
         Both ends; NaN stays NaN.
     """
-    least, most = BOUNDS.get(unit or "", (-math.inf, math.inf))
-    low, high = (min(max(x, min(least, value)), max(most, value)) for x in (low, high))
+    minimum, maximum = BOUNDS.get(unit or "", (-math.inf, math.inf))
+    low, high = (min(max(x, min(minimum, value)), max(maximum, value)) for x in (low, high))
     return low, high
 
 

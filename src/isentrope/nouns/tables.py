@@ -97,14 +97,14 @@ def table_schema(rows: type) -> TableSchema:
     """What a file with the table of a class of rows holds."""
     types: dict[str, str] = {}
     optional: set[str] = set()
-    others = None
+    other_type = None
     for column in declared(rows):
         if column.kind == DICTIONARY:
-            others = "double"
+            other_type = "double"
         for name, attribute in column.parts.items():
             kind = _OF_PARTS.get(attribute, "double") if attribute else _ARROW[column.kind]
             may_be_null = column.nullable and not column.absent and kind != "double"
             types[name] = kind.removesuffix("?") + "?" if may_be_null else kind
         if column.defaulted or column.absent:
             optional.update(column.parts)
-    return TableSchema(types, frozenset(optional), others)
+    return TableSchema(types, frozenset(optional), other_type)

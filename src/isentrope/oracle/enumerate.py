@@ -140,8 +140,8 @@ class ExactPolicy:
         Returns:
             Nats per token, or per sequence.
         """
-        moved = self.entropy(per, direction=direction, eta=eta)
-        return moved - self.entropy(per)
+        after_step = self.entropy(per, direction=direction, eta=eta)
+        return after_step - self.entropy(per)
 
     def derivatives(self, direction: Vector, per: Per = "token") -> tuple[float, float]:
         """(δH₁, δH₂): first derivative and half the second along v, per unit η and η².

@@ -72,27 +72,27 @@ def with_part(part: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def sharded_like(whole: Tensor, like: Tensor) -> Tensor:
+def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, the same on every process, as one that is held like another.
 
     Args:
-        whole: The tensor.
+        tensor: The tensor.
         like: One of the same shape that may be sharded.
 
     Returns:
         On the device of `like`; a copy of this process's part where it is sharded.
     """
     if not isinstance(like, DTensor):
-        return whole.to(like.device)
+        return tensor.to(like.device)
     mesh = like.device_mesh
-    rows = -(-len(whole) // mesh.size())
-    part = whole[rows * mesh.get_local_rank() :][:rows]
+    rows = -(-len(tensor) // mesh.size())
+    part = tensor[rows * mesh.get_local_rank() :][:rows]
     return with_part(part.to(like.device, copy=True).contiguous(), like)
 
 
-def split_like(whole: Tensor, like: Tensor) -> Tensor:
+def split_like(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, sharded as another is; where that is not, the tensor itself, where it is."""
-    return sharded_like(whole, like) if isinstance(like, DTensor) else whole
+    return sharded_like(tensor, like) if isinstance(like, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:

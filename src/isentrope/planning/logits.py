@@ -128,7 +128,7 @@ class HeadMemory:
 
     def of_comparison(self, tokens: int, *, remainder: bool) -> int:
         """While their distributions at θ + ηv are compared with those at θ."""
-        whole = self._numbers(tokens, self.vocabulary)
-        at_once = whole if self.on_card else min(whole, LOGITS_COMPARED)
+        numbers = self._numbers(tokens, self.vocabulary)
+        at_once = numbers if self.on_card else min(numbers, LOGITS_COMPARED)
         compared = COMPARED + REMAINDER * remainder - 2
-        return self.softmax_size * (2 * whole + compared * at_once) + 2 * self.size * whole
+        return self.softmax_size * (2 * numbers + compared * at_once) + 2 * self.size * numbers

@@ -135,8 +135,8 @@ def held_to_compare(model: Any, free: int, order: int) -> dict[str, int]:
     Returns:
         Bytes by what they are; none of a copy where there is no room for it.
     """
-    copied, moved = bytes_to_compare(model, free, order)
-    return {"moved parameters": moved} | ({"weights in float64": copied} if copied else {})
+    copied, moving = bytes_to_compare(model, free, order)
+    return {"moved parameters": moving} | ({"weights in float64": copied} if copied else {})
 
 
 def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:

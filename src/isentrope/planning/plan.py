@@ -157,10 +157,10 @@ class Plan:
         sizes: dict[str, int] = {}
         for part in (part for part in self.parts if part.bytes > room):
             share = (room - part.fixed) / max(1, part.bytes - part.fixed)
-            most = max(0, int(share * part.value))
-            size = 2 ** (most.bit_length() - 1)
+            largest = max(0, int(share * part.value))
+            size = 2 ** (largest.bit_length() - 1)
             if "micro_batch" in part.setting:  # a step is a whole number of them
-                multiples = range(most - most % part.unit, 0, -part.unit)
+                multiples = range(largest - largest % part.unit, 0, -part.unit)
                 size = next((k for k in multiples if part.value % k == 0), 0)
             sizes[part.setting] = min(size, sizes.get(part.setting, size))
         if sizes and min(sizes.values()) >= 1:

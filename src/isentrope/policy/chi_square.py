@@ -70,8 +70,8 @@ class RowSampler:
             return jumps
         powers = jumps.new_tensor([2.0, 4.0])
         sizes = jumps.new_tensor(self.noise) ** (1 / powers)
-        moved = (jumps ** (1 / powers) + sizes) ** powers
-        return moved.masked_fill(~mask[..., None], 0.0)
+        bounds = (jumps ** (1 / powers) + sizes) ** powers
+        return bounds.masked_fill(~mask[..., None], 0.0)
 
 
 def score_moved(
@@ -112,20 +112,20 @@ def score_moved(
         drawn = Reference(policy.packed_hidden(batch, policy.theta), head)
         points = (policy.parameters_along(direction, eta) for eta in etas)
         if is_frozen:
-            moved = [policy.packed_hidden(batch, point) for point in points]
-            return policy.at(policy.theta, compare_hidden, batch, moved, drawn, *arguments)
+            hidden = [policy.packed_hidden(batch, point) for point in points]
+            return policy.at(policy.theta, compare_hidden, batch, hidden, drawn, *arguments)
         return [policy.at(point, compare_at_point, batch, drawn, *arguments) for point in points]
 
     with torch.no_grad():
         columns_of_rates = collect_columns(policy, rollouts, packed)
-    moved: list[tuple[Scores, Divergence] | None] = []
+    moved_scores: list[tuple[Scores, Divergence] | None] = []
     for columns in columns_of_rates:
         scores = Scores(columns[..., 0], columns[..., 1], rollouts.mask)
         jumps = sampler.farther(columns[..., 2:4], rollouts.mask)
         divergence = Divergence(jumps, columns[..., 4:] if remainder else None)
         is_finite = bool(columns[..., :2].isfinite().all())
-        moved.append((scores, divergence) if is_finite else None)
-    return moved
+        moved_scores.append((scores, divergence) if is_finite else None)
+    return moved_scores
 
 
 def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler) -> Tensor:
@@ -142,10 +142,10 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler)
     Raises:
         NotFiniteError: If a score is not finite.
     """
-    (moved,) = score_moved(policy, rollouts, zeros(policy.theta), [0.0], sampler=sampler)
-    if moved is None:
+    (moved_scores,) = score_moved(policy, rollouts, zeros(policy.theta), [0.0], sampler=sampler)
+    if moved_scores is None:
         raise NotFiniteError("A score at θ is not finite: check the checkpoint's weights.")
-    return moved[1].jumps
+    return moved_scores[1].jumps
 
 
 LOGITS_COMPARED = 2**18
@@ -264,8 +264,8 @@ def compare_softmaxes(
     columns = [s, entropy, *_average_powers(p, jump)]
     if remainder:
         series = d.pow(3) / 6 * (1 + d / 4 * (1 + d / 5 * (1 + d / 6)))
-        rest = torch.where(d.abs() < SERIES_BELOW, series, jump - d - d.square() / 2)
-        columns += _average_powers(p, rest)
+        third_order = torch.where(d.abs() < SERIES_BELOW, series, jump - d - d.square() / 2)
+        columns += _average_powers(p, third_order)
     return torch.stack(columns, 1)
 
 

@@ -146,9 +146,9 @@ def bytes_to_compare(model: nn.Module, free: int, order: int) -> tuple[int, int]
         what moves.
     """
     tensors = [p for p in model.parameters() if p.is_floating_point()]
-    copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    moved = VECTORS_MOVED[order] * sum(8 * p.numel() for p in tensors if p.requires_grad)
-    return copied if copied + moved < free / 2 else 0, moved
+    copied_bytes = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
+    moved_bytes = VECTORS_MOVED[order] * sum(8 * p.numel() for p in tensors if p.requires_grad)
+    return copied_bytes if copied_bytes + moved_bytes < free / 2 else 0, moved_bytes
 
 
 def _list_types(policy: Policy, mode: Mode) -> list[torch.dtype]:
@@ -166,8 +166,8 @@ def _move_randomly(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Fun
     scorer = policy.scorer
     names = scorer.inner_names
     theta = policy.theta
-    named = chain(scorer.named_parameters(), scorer.named_buffers())
-    tensors = {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
+    named_tensors = chain(scorer.named_parameters(), scorer.named_buffers())
+    tensors = {n: x.detach().to(dtype) for n, x in named_tensors if x.is_floating_point()}
     squares = total({n: local_part(x).double().square().sum() for n, x in theta.items()}, theta)
     pairs = zip(theta.values(), squares, strict=True)
     sizes = [(square / max(1, x.numel())) ** 0.5 for x, square in pairs]
@@ -183,9 +183,9 @@ def _move_randomly(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Fun
             n: SpreadPoint(v, e) if is_sharded(theta[n]) else moved_along(tensors[names[n]], v, e)
             for n, v in along.items()
         }
-        moved = {names[n]: x for n, x in point.items() if isinstance(x, Tensor)}
+        parameters = {names[n]: x for n, x in point.items() if isinstance(x, Tensor)}
         arguments = (Scorer.scores, batch, policy.softmax)
         with layers_at(policy.model, point):
-            return torch.stack(functional_call(scorer, tensors | moved, arguments))
+            return torch.stack(functional_call(scorer, tensors | parameters, arguments))
 
     return scores

@@ -240,18 +240,18 @@ def _add(total: Vector, grads: Vector, counted: bool, rounding: bool) -> None:
 
 def _differentiate(root: Tensor, parameters: Vector, of_layers: Vector, more: bool) -> Vector:
     """The gradients of the parameters that are used; `more` backward passes follow."""
-    whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
-    if len(whole) == len(parameters):
+    unsharded = {n: p for n, p in parameters.items() if not is_sharded(p)}
+    if len(unsharded) == len(parameters):
         grads = torch.autograd.grad(
-            root, list(whole.values()), allow_unused=True, retain_graph=more
+            root, list(unsharded.values()), allow_unused=True, retain_graph=more
         )
-        gradients = dict(zip(whole, grads, strict=True))
+        gradients = dict(zip(unsharded, grads, strict=True))
         return {n: g for n, g in gradients.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
     try:
         torch.autograd.backward(root)
-        gradients = {n: p.grad for n, p in whole.items()}
+        gradients = {n: p.grad for n, p in unsharded.items()}
     finally:
-        for parameter in whole.values():
+        for parameter in unsharded.values():
             parameter.grad = None
     return of_layers | {n: g for n, g in gradients.items() if g is not None}
 

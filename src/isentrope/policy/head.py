@@ -122,12 +122,12 @@ class Scorer(nn.Module):
             Its result.
         """
         names = self.inner_names
-        whole = {
+        unsharded = {
             names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
         }
         # torch looks for other names of each parameter in all modules, once per micro-batch
         tied = shares_trained_parameters(self)
-        return functional_call(self, whole, (function, *arguments), tie_weights=tied)
+        return functional_call(self, unsharded, (function, *arguments), tie_weights=tied)
 
     def scores(
         self,

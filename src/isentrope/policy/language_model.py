@@ -114,10 +114,10 @@ class Policy(Theta):
         self.names = tuple(self.theta)
         if not self.names:
             raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
-        if trainable is not None and (other := set(trainable) ^ set(self.names)):
+        if trainable is not None and (unexpected := set(trainable) ^ set(self.names)):
             raise ValueError(
-                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
-                f"is {sorted(other)[0]!r}."
+                f"The trainable set is not the one asserted: {len(unexpected)} names differ, the "
+                f"first is {sorted(unexpected)[0]!r}."
             )
         self.require_no_dropout()
         self.require_own_logits()

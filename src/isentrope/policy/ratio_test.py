@@ -76,10 +76,10 @@ def ratio_test(log_ratios: Tensor) -> RatioTest:
     largest = max(UNSEEN, 2 * (float(x.max()) + 1))
     evidence = max(_bet(x, bets), _bet(-x, bets / (largest - 1)))
     p_value = min(1.0, 2 * math.exp(-max(evidence, 0.0)))
-    moved = MATTERS_OF_MOVE * float(log_ratios.square().mean())
+    limit = MATTERS_OF_MOVE * float(log_ratios.square().mean())
     mean = float(x.mean())
     error = float(x.square().sum().sqrt()) / len(x)
-    matters = abs(mean) >= max(RECORD_ROUNDING, min(ALWAYS_MATTERS, moved))
+    matters = abs(mean) >= max(RECORD_ROUNDING, min(ALWAYS_MATTERS, limit))
     return RatioTest(1 + mean, error, p_value, p_value < P_LIMIT and matters)
 
 

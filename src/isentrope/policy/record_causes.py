@@ -183,8 +183,10 @@ def cause_of(record: Record) -> Cause | None:
     if best.left <= NEAR * best.difference:
         return best
     if record.test.mean < 1:
-        kept = f"a filter that keeps {record.test.mean:.2g} of the probability renormalised them"
-        words = f"a mean below 1 is what {kept} leaves: {WITHOUT_FILTER}"
+        words = (
+            f"a mean below 1 is what a filter that keeps {record.test.mean:.2g} of the probability "
+            f"renormalised them leaves: {WITHOUT_FILTER}"
+        )
         return Cause("truncated", words, math.nan, math.nan)
     words = (
         "they are those of another model, adapter or precision than the one that drew the "
@@ -229,18 +231,18 @@ def _guess(record: Record) -> Iterator[Cause]:
     raw = scored if temperature == 1 else logprobs_at(policy, record.rollouts, 1.0)
     if temperature != 1:
         yield _guess_temperature(record, 1.0, raw)
-    other, logprobs = nearest_temperature(policy, record.rollouts)
-    guess = _guess_temperature(record, other, logprobs)
+    nearest, logprobs = nearest_temperature(policy, record.rollouts)
+    guess = _guess_temperature(record, nearest, logprobs)
     # a stale record of raw values is nearest to about 1
-    near_raw = temperature != 1 and abs(other - 1) <= (
+    near_raw = temperature != 1 and abs(nearest - 1) <= (
         SAME if guess.left <= RECORD_TOLERANCE else RAW
     )
-    if abs(other - temperature) > SAME and not near_raw:
+    if abs(nearest - temperature) > SAME and not near_raw:
         yield guess
-    kept = record.kept
+    recorded = record.kept
     mask = record.scores.mask
     for base, at in ((scored, temperature), (raw, 1.0)):
-        factor = float((kept * base)[mask].sum() / base[mask].square().sum())
+        factor = float((recorded * base)[mask].sum() / base[mask].square().sum())
         if abs(factor - 1) > SAME:
             words = (
                 f"they are {factor:.4g} times the policy's own at temperature {at:g}, and so do "
@@ -254,7 +256,7 @@ def _guess(record: Record) -> Iterator[Cause]:
 
 def _guess_shifts(record: Record) -> Iterator[Cause]:
     """Guesses that each number is that of a neighbouring token."""
-    kept = record.kept
+    recorded = record.kept
     mask = record.scores.mask
     scored = record.scores.logprobs
     for place, token, neighbour in (
@@ -265,8 +267,8 @@ def _guess_shifts(record: Record) -> Iterator[Cause]:
         if int(pairs.sum()) < ENOUGH_TOKENS:
             continue
         words = f"each is that of the token {place} it: move them by one position"
-        remainder = root_mean_square((kept[:, token] - scored[:, neighbour])[pairs])
-        difference = root_mean_square((kept - scored)[:, token][pairs])
+        remainder = root_mean_square((recorded[:, token] - scored[:, neighbour])[pairs])
+        difference = root_mean_square((recorded - scored)[:, token][pairs])
         yield Cause("moved", words, remainder, difference)
 
 

@@ -100,14 +100,14 @@ def require_same_function(scorer: Scorer, softmax: Softmax, precision: Precision
         _require_acting(scorer, softmax, precision, sequences, together)
     for row, ours in enumerate(together):
         sequence = sequences.select([row])
-        whole = _require_own(scorer, softmax, precision, sequence, ours)
+        full = _require_own(scorer, softmax, precision, sequence, ours)
         if row == 0:
             half = Rollouts(
                 sequence.prompt_ids,
                 [x[: len(x) // 2] for x in sequence.response_ids],
                 torch.zeros(1).long(),
             )
-            _require_causal(scorer, softmax, precision, half, whole)
+            _require_causal(scorer, softmax, precision, half, full)
 
 
 ResponseScores = tuple[Tensor, Tensor]
@@ -180,13 +180,13 @@ def _require_own(
 
 
 def _require_causal(
-    scorer: Scorer, softmax: Softmax, precision: Precision, half: Rollouts, whole: ResponseScores
+    scorer: Scorer, softmax: Softmax, precision: Precision, half: Rollouts, full: ResponseScores
 ) -> None:
     """Compare the start of a sequence with the same tokens of the whole."""
     logits = own_logits(scorer, half, precision)
     start = _score_logits(logits, half, softmax)
     m = len(half.response_ids[0])
-    size = _measure_distance(start, (whole[0][:m], whole[1][:m]))
+    size = _measure_distance(start, (full[0][:m], full[1][:m]))
     if size < _bound_rounding(scorer, logits) or (
         size < ROUNDED and _rounds(scorer, half, precision)
     ):
@@ -211,13 +211,13 @@ def _require_acting(
     theta = {n: p for n, p in scorer.named_parameters() if p.requires_grad}
     if any(map(is_sharded, theta.values())) or not theta:
         return
-    moved: dict[str, Tensor] = {}
+    perturbed: dict[str, Tensor] = {}
     for name, parameter in theta.items():
         noise = torch.randn(parameter.shape, generator=generator).to(parameter)
-        moved[name] = parameter.detach() + 0.1 * noise
+        perturbed[name] = parameter.detach() + 0.1 * noise
     batch = padded(sequences, list(range(len(sequences)))).to(scorer.device)
     with torch.no_grad(), scorer.evaluating(precision, batch.input_ids):
-        packed: Any = functional_call(scorer, moved, (Scorer.scores, batch, softmax))
+        packed: Any = functional_call(scorer, perturbed, (Scorer.scores, batch, softmax))
     if torch.equal(packed[0], torch.cat([s for s, _ in unmoved])):
         configs = scorer.outermost.peft_config.values()
         kinds = {

@@ -65,7 +65,7 @@ def scoring_batches(
     for i in rows_here:
         groups.setdefault(prompt_of[i], []).append(i)
     shared: list[MicroBatch] = []
-    left: list[int] = []
+    unshared: list[int] = []
     for rows in groups.values():
         prompt = len(rollouts.prompt_ids[rows[0]]) - 1
         for chosen in cut_by_length(rows, totals, max_tokens, max_tokens):
@@ -77,10 +77,12 @@ def scoring_batches(
                 batch = padded(rollouts, chosen)
                 shared.append(replace(batch, prompt=prompt, parts=tuple(parts)))
             else:
-                left += chosen
-    left.sort(key=lambda i: -totals[i])
-    whole = [padded(rollouts, rows) for rows in cut_by_length(left, totals, max_tokens, padding)]
-    return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
+                unshared += chosen
+    unshared.sort(key=lambda i: -totals[i])
+    separate = [
+        padded(rollouts, rows) for rows in cut_by_length(unshared, totals, max_tokens, padding)
+    ]
+    return [*separate, *shared] or [replace(padded(rollouts, [0]), counted=False)]
 
 
 FEATURES = 32

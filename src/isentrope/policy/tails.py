@@ -90,8 +90,8 @@ def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
     top_p[:, -1] = size
     min_p = torch.searchsorted(-p, -p[:, :1] * ratio, right=True)
     tails = list[tuple[Tensor, Tensor]]()
-    for kept in (k.long().clamp_max(size), top_p, min_p):
+    for counts in (k.long().clamp_max(size), top_p, min_p):
         # (m, settings) number of tokens that each setting keeps, the likeliest first
-        within = total.gather(1, kept - 1).clamp(max=1).masked_fill(kept == size, 1)
-        tails.append((within.double().log(), (place[:, None] >= kept).sum(1)))
+        within = total.gather(1, counts - 1).clamp(max=1).masked_fill(counts == size, 1)
+        tails.append((within.double().log(), (place[:, None] >= counts).sum(1)))
     return tails

@@ -25,7 +25,7 @@ def _move_together(theta: Vector, direction: Mapping[str, Tensor], eta: float) -
     """What `moved_along` gives of each parameter, in a few operations for many of them."""
     # a sweep moves them once per micro-batch and learning rate: one after the other, the hundreds
     # of small matrices of an adapter would take as many operations as the model's own layers
-    moved = {n: torch.empty_like(p) for n, p in theta.items()}
+    shifted = {n: torch.empty_like(p) for n, p in theta.items()}
     groups: list[list[str]] = [[]]
     numbers = 0
     for name, parameter in theta.items():
@@ -43,8 +43,8 @@ def _move_together(theta: Vector, direction: Mapping[str, Tensor], eta: float) -
         _multi_tensor._foreach_copy_(sums, points)
         scaled = _multi_tensor._foreach_mul(steps, eta)
         _multi_tensor._foreach_add_(sums, scaled)
-        _multi_tensor._foreach_copy_([moved[n] for n in names], sums)
-    return moved
+        _multi_tensor._foreach_copy_([shifted[n] for n in names], sums)
+    return shifted
 
 
 class Theta(SharedWork):

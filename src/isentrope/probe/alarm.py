@@ -180,8 +180,8 @@ class Alarm(SavedFields, TrainerCallback):
         self._readings = readings[place:]
         self._told = False
         before, _ = weighted_mean(readings[:place])
-        now, _ = weighted_mean(self._readings)
-        if min(before, 0) <= now <= max(before, 0):
+        after, _ = weighted_mean(self._readings)
+        if min(before, 0) <= after <= max(before, 0):
             return ""
         return f" from step {readings[place][0]} on, before by {100 * before:+.2g} % (p = {p:.1g})"
 

@@ -68,8 +68,8 @@ def _compute_statistics(x: np.ndarray, w: np.ndarray, places: np.ndarray) -> np.
     sums = np.cumsum(w * x, axis=1)
     before = weights[places - 1]
     after = weights[-1] - before
-    left = sums[:, places - 1]
-    between = ((sums[:, -1:] - left) / after - left / before) ** 2 / (1 / before + 1 / after)
+    partial = sums[:, places - 1]
+    between = ((sums[:, -1:] - partial) / after - partial / before) ** 2 / (1 / before + 1 / after)
     centred = x - sums[:, -1:] / weights[-1]
     within = (w * centred**2).sum(1, keepdims=True) - between
     return between / np.maximum(_SMALLEST_SCALE, within / (x.shape[1] - 2))

@@ -97,8 +97,8 @@ class PartitionedStep:
                 p.data.copy_(theta)
             yield self
         finally:
-            for p, moved in self._after.items():
-                p.data.copy_(moved)
+            for p, after in self._after.items():
+                p.data.copy_(after)
 
     def rounding(self, policy: Policy, v: Vector, eta: float) -> Vector:
         """What rounding to the weights' type adds to the step, per unit learning rate.

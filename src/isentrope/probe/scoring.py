@@ -143,16 +143,16 @@ def look_ahead(
     score_share = partial(_score_share, policy, share, components, v, eta, options, withheld)
     cause, shares = on_every_process(policy.sharded, score_share)
     withheld = next(filter(None, gather(cause)), "")
-    base, *others = _join_shares(policy, shares[:3] if withheld else shares)
-    moments = others[:2]
-    slopes = others[2 : 2 + len(components)]
-    second = others[2 + len(components) :]
+    base, *series = _join_shares(policy, shares[:3] if withheld else shares)
+    moments = series[:2]
+    slopes = series[2 : 2 + len(components)]
+    second = series[2 + len(components) :]
     along_step = [sum_of_scores(slopes)] if slopes else []
-    whole = share if policy.sharded else concatenate(gather(share))
+    batch = share if policy.sharded else concatenate(gather(share))
     classes: dict[str, Tensor] = {}
-    if whole.rewards is not None:
+    if batch.rewards is not None:
         classes = position_classes(  # without rewards: classes of positions, none of prompts
-            whole.with_columns(rewards=None),
+            batch.with_columns(rewards=None),
             base.entropies,
             options.position_pattern,
             policy.tokenizer,
@@ -162,15 +162,15 @@ def look_ahead(
         share=share,
         sample=ScoredBatch(
             Functionals(options.functional, options.method, base.mask.double()),
-            whole.padded("sampler_logprobs"),
+            batch.padded("sampler_logprobs"),
             (base, *along_step, *second),
-            torch.arange(len(whole)),
-            match_sampler(policy, whole, base),
+            torch.arange(len(batch)),
+            match_sampler(policy, batch, base),
         ),
         slopes=dict(zip(components, slopes, strict=False)),
         withheld=withheld,
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
-        rewards=whole.rewards,
+        rewards=batch.rewards,
         classes=classes,
     )
 
@@ -206,13 +206,13 @@ def _score_share(
         cause, series = _differentiate(policy, share, [*components.values()], curved)
     base, *derivatives = series
     policy.require_own_logits(share, base)
-    (moved,) = score_moved(policy, share, v, [eta], remainder=True)
-    if moved is None:  # nowhere finite
+    (moved_scores,) = score_moved(policy, share, v, [eta], remainder=True)
+    if moved_scores is None:  # nowhere finite
         jumps = torch.zeros(*base.mask.shape, 2).double()
         jumps[base.mask] = torch.inf
         moments = [jumps, jumps]
     else:
-        _, divergence = moved
+        _, divergence = moved_scores
         moments = [divergence.jumps, cast(Tensor, divergence.remainder)]
     pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
     return cause, [base, *pairs, *derivatives]
