@@ -17,11 +17,11 @@ class FormerKey:
     """A key that earlier versions had.
 
     Attributes:
-        now: What does its work now, the end of a sentence on it.
+        successor: What does its work now, the end of a sentence on it.
         idle: Its value that did nothing, which is read as if the key were not there.
     """
 
-    now: str
+    successor: str
     idle: Any
 
 
@@ -48,7 +48,7 @@ def describe_error(error: ValidationError, root: type[BaseModel]) -> str:
         apart = f" ({nearest.replace('.', ': {')}: …}})" if nearest == path else ""
         sentence = f"Unknown key {path!r}: the nearest valid key is {nearest!r}{apart}"
         if path in FORMER:
-            sentence = f"{path!r} is a key of earlier versions: {FORMER[path].now}"
+            sentence = f"{path!r} is a key of earlier versions: {FORMER[path].successor}"
         elif first["loc"][-1] in ELSEWHERE:
             sentence = f"Unknown key {path!r}: docs/from_notes.md says what does its work here"
     elif first["type"] == "missing":

@@ -57,14 +57,14 @@ class Trial:
     """A step under a control.
 
     Attributes:
-        whole: v, momentum and decay included.
+        direction: v, momentum and decay included.
         gradient: Its gradient part alone.
         numbers: Statistics of the control.
         gradient_numbers: The same for the gradient part, where they differ.
         reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
     """
 
-    whole: Vector
+    direction: Vector
     gradient: Vector
     numbers: dict[str, float]
     gradient_numbers: dict[str, float] | None = None

@@ -54,13 +54,13 @@ class Cause:
     Attributes:
         fault: Its name.
         words: What it is and what to do, a clause.
-        left: Root mean square difference of the record from this guess, nats per token.
+        remainder: Root mean square difference of the record from this guess, nats per token.
         difference: The same from the policy's own, for the same tokens.
     """
 
     fault: RecordFault
     words: str
-    left: float
+    remainder: float
     difference: float
 
 
@@ -174,13 +174,13 @@ def cause_of(record: Record) -> Cause | None:
         The cause; None where the record can be that of draws of another policy.
     """
     guesses = [*_guess(record)]
-    best = min(guesses, key=lambda cause: cause.left)
-    equal = best.left <= min(tolerance_of(record.policy), NEAR * best.difference)
+    best = min(guesses, key=lambda cause: cause.remainder)
+    equal = best.remainder <= min(tolerance_of(record.policy), NEAR * best.difference)
     if equal and int(record.scores.mask.sum()) >= ENOUGH_TOKENS:
         return best
     if not record.test.fails:
         return None
-    if best.left <= NEAR * best.difference:
+    if best.remainder <= NEAR * best.difference:
         return best
     if record.test.mean < 1:
         words = (
@@ -235,7 +235,7 @@ def _guess(record: Record) -> Iterator[Cause]:
     guess = _guess_temperature(record, nearest, logprobs)
     # a stale record of raw values is nearest to about 1
     near_raw = temperature != 1 and abs(nearest - 1) <= (
-        SAME if guess.left <= RECORD_TOLERANCE else RAW
+        SAME if guess.remainder <= RECORD_TOLERANCE else RAW
     )
     if abs(nearest - temperature) > SAME and not near_raw:
         yield guess

@@ -237,8 +237,8 @@ def _furnish(axis: Any, label: str) -> None:
         axis.set_major_formatter(lambda value, _: power_of_ten(value))
         axis.set_minor_formatter("")
     elif label:
-        whole = label == TRAINING_STEP
-        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
+        is_step = label == TRAINING_STEP
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=is_step))
         axis.set_major_formatter(lambda value, _: PAGE.number(value))
 
 

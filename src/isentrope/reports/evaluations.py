@@ -143,7 +143,7 @@ class RunEvaluation:
         }
 
 
-def find_evaluations(run: Path, named: Sequence[str | Path], missing: Gaps) -> list[RunEvaluation]:
+def find_evaluations(run: Path, places: Sequence[str | Path], missing: Gaps) -> list[RunEvaluation]:
     """The evaluations of a run: those named, that in its own folder, and those that name it.
 
     Returns:
@@ -152,11 +152,13 @@ def find_evaluations(run: Path, named: Sequence[str | Path], missing: Gaps) -> l
     Raises:
         FileNotFoundError: If a folder that was named has no table.
     """
-    folders = {Path(folder).resolve(): Path(folder) for folder in named}
+    folders = {Path(folder).resolve(): Path(folder) for folder in places}
     for folder in folders.values():
         require_table(folder)
-    others = [path for folder in places_of_evaluations(run) for path in sorted(folder.glob("*"))]
-    of_run = [path for path in others if _names(read_sections(path), run)]
+    candidates = [
+        path for folder in places_of_evaluations(run) for path in sorted(folder.glob("*"))
+    ]
+    of_run = [path for path in candidates if _names(read_sections(path), run)]
     for folder in [run / "evaluation", *of_run]:
         if (folder / TABLE).exists():
             folders.setdefault(folder.resolve(), folder)

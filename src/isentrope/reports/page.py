@@ -57,10 +57,10 @@ def inline(svg: bytes, name: str, caption: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\sid="|"#|url\(#)', rf"\g<1>{name}-", text)
-    opening, _, rest = text.partition(">")
+    opening, _, body = text.partition(">")
     (box,) = re.findall(r'viewBox="[^"]*"', opening)
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    text = f'<svg {names} {box} role="img" tabindex="0" aria-label="{escape(caption)}">{rest}'
+    text = f'<svg {names} {box} role="img" tabindex="0" aria-label="{escape(caption)}">{body}'
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     for variable, (light, _) in COLOURS.items():
         text = text.replace(light, f"var(--{variable})")

@@ -132,11 +132,11 @@ SAME_SEEDS = ", as if the runs were independent, although they share their seeds
 
 def compared_numbers(first: Panel, second: Panel) -> list[str]:
     """Names of the numbers that the panels of two runs both have."""
-    others = second.compared
+    numbers = second.compared
     return [
         name
         for name, estimate in first.compared.items()
-        if name in others and math.isfinite(estimate.value + others[name].value)
+        if name in numbers and math.isfinite(estimate.value + numbers[name].value)
     ]
 
 
@@ -167,8 +167,8 @@ def differences(
             note = note if rho is None else PAIRED
             words = f"difference {with_interval(apart)}{note}, {_verdict(apart, labels[1], among)}"
         values = zip((in_first, in_second), labels, strict=True)
-        both = " and ".join(f"{with_interval(value)} in {label}" for value, label in values)
-        yield apart, f"{name}: {both}; {words}."
+        sides = " and ".join(f"{with_interval(value)} in {label}" for value, label in values)
+        yield apart, f"{name}: {sides}; {words}."
 
 
 def _verdict(apart: Estimate, label: str, among: int) -> str:

@@ -140,7 +140,7 @@ def _places(
     low, high = np.sort(_in_figure(axes, limits), 0)
     inside = np.isfinite(places).all(1)
     inside &= ((places >= low - 2) & (places <= high + 2)).all(1)
-    kept = np.flatnonzero(inside)
-    places = places[kept].round().astype(int)
+    indices = np.flatnonzero(inside)
+    places = places[indices].round().astype(int)
     _, firsts = np.unique(places[:, : 1 + by_height] // NEAREST, axis=0, return_index=True)
-    return [(int(kept[k]), (int(places[k, 0]), int(places[k, 1]))) for k in np.sort(firsts)]
+    return [(int(indices[k]), (int(places[k, 0]), int(places[k, 1]))) for k in np.sort(firsts)]

@@ -120,13 +120,13 @@ class Reading:
 
 
 def as_far_as_readable(
-    run: Reading, what: str, *draws: Callable[[Reading], Iterable[Drawn]]
+    run: Reading, subject: str, *draws: Callable[[Reading], Iterable[Drawn]]
 ) -> list[Drawn]:
     """What each draws of the results.
 
     Args:
         run: What was read of it.
-        what: What is drawn, for the sentence on what cannot be read.
+        subject: What is drawn, for the sentence on what cannot be read.
         *draws: Functions; one whose results were not measured draws nothing.
 
     Returns:
@@ -140,7 +140,7 @@ def as_far_as_readable(
         except NotMeasuredError:
             continue
         except (IsentropeError, FileNotFoundError) as error:
-            run.missing.add_unreadable(f"{what}: left out, because {error}")
+            run.missing.add_unreadable(f"{subject}: left out, because {error}")
     return drawn
 
 

@@ -171,10 +171,10 @@ def read_runs(
         ValueError: If there is no run, or more than the page has labels for.
     """
     labels = run_labels(len(runs))
-    named = [evaluations, *[()] * (len(runs) - 1)]
+    by_run = [evaluations, *[()] * (len(runs) - 1)]
     return {
         label: read_run(run, checkpoint=checkpoint, evaluations=its_own)
-        for label, run, its_own in zip(labels, runs, named, strict=True)
+        for label, run, its_own in zip(labels, runs, by_run, strict=True)
     }
 
 

@@ -169,13 +169,13 @@ def _nest_row(rows: type[FlatRow], content: Mapping[str, Any], shared: Shared) -
     Returns:
         Its fields; a part of an estimate that is missing in the file is missing here too.
     """
-    others = dict(content)
+    remaining = dict(content)
     row: dict[str, Any] = {}
     for column in declared(rows):
         parts: dict[str, Any] = {}
         for key, attribute in column.parts.items():
-            if key in others:
-                parts[attribute] = others.pop(key)
+            if key in remaining:
+                parts[attribute] = remaining.pop(key)
         if "" in parts:
             row[column.name] = parts[""]
         elif column.nullable and parts.get("value", 0) is None:
@@ -191,7 +191,7 @@ def _nest_row(rows: type[FlatRow], content: Mapping[str, Any], shared: Shared) -
             for attribute, number in parts.items():
                 estimate[attribute] = math.nan if number is None else number
             row[column.name] = estimate
-    return others | row
+    return remaining | row
 
 
 def _key_in_row(rows: type, name: object, part: str) -> str | None:

@@ -74,13 +74,13 @@ def _flatten_row(rows: type, content: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The same with a key for each part of an estimate; NaN for one that is not there.
     """
-    others = dict(content)
+    remaining = dict(content)
     row: dict[str, Any] = {}
     for column in declared(rows):
-        value = others.pop(column.name)
+        value = remaining.pop(column.name)
         for key, attribute in column.parts.items():
             row[key] = value if not attribute else math.nan if value is None else value[attribute]
-    return row | others
+    return row | remaining
 
 
 def change_parts(kind: Any, content: Any, change: Callable[[Any, Any], Any]) -> Any:

@@ -54,10 +54,10 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[Number
 
 
 def _of_row(row: object, path: str) -> Iterator[Number]:
-    others = dict(vars(row))
+    remaining = dict(vars(row))
     if isinstance(row, FlatRow):
         for column in declared(type(row)):
-            estimate = others.pop(column.name)
+            estimate = remaining.pop(column.name)
             if isinstance(estimate, Estimate):
                 yield f"{path}.{column.key}", estimate, (*column.parts.values(), "n", "unit")
-    yield from numbers_in(others, path)
+    yield from numbers_in(remaining, path)

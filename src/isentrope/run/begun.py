@@ -66,8 +66,8 @@ def begun_settings(files: RunFiles, changes: Sequence[str], kind: type[_Config])
     keys = {change: key_of(change) for change in changes}
     for change, key in keys.items():
         if key == "output.directory" or not key.startswith(may_change):
-            others = "only output.* may change." if is_sft else RESUMED
-            raise ConfigError(f"{change} would make it another run: {others}")
+            cure = "only output.* may change." if is_sft else RESUMED
+            raise ConfigError(f"{change} would make it another run: {cure}")
     return load_config(folder / CONFIG, changes, root=kind)
 
 

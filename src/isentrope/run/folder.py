@@ -115,12 +115,12 @@ def git_commit(folder: Path) -> str | None:
 
 def content_differences(made_with: Mapping[str, Any]) -> list[str]:
     """What is another version here than in `provenance`: ["torch 2.12.0 then, 2.13.0 now"]."""
-    before, now = (
+    before, current = (
         {k: x[k] for k in ("isentrope", "python") if k in x} | x.get("packages", {})
         for x in (made_with, versions())
     )
     return [
-        f"{name} {old} then, {now.get(name, 'absent')} now"
+        f"{name} {old} then, {current.get(name, 'absent')} now"
         for name, old in before.items()
-        if now.get(name) != old
+        if current.get(name) != old
     ]

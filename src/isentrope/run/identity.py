@@ -32,32 +32,32 @@ class Identity:
     digests: Digests = field(default_factory=dict)
 
 
-def changed(before: Content, now: Content, may_change: Collection[str] = ()) -> list[str]:
+def changed(before: Content, current: Content, may_change: Collection[str] = ()) -> list[str]:
     """Keys of either whose values differ, but for those that begin with what may change."""
     allowed = tuple(may_change)
-    keys = (key for key in sorted({*before, *now}) if not key.startswith(allowed))
-    return [key for key in keys if before.get(key) != now.get(key)]
+    keys = (key for key in sorted({*before, *current}) if not key.startswith(allowed))
+    return [key for key in keys if before.get(key) != current.get(key)]
 
 
-def known_parts(before: Digests, now: Digests) -> list[str]:
+def known_parts(before: Digests, current: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
-    shared = [part for part in now if part in before]
+    shared = [part for part in current if part in before]
     return [
         p
         for p in shared
-        if before[p].startswith(UNKNOWN_DIGEST) == now[p].startswith(UNKNOWN_DIGEST)
+        if before[p].startswith(UNKNOWN_DIGEST) == current[p].startswith(UNKNOWN_DIGEST)
     ]
 
 
-def changed_parts(before: Digests, now: Digests) -> list[str]:
+def changed_parts(before: Digests, current: Digests) -> list[str]:
     """Parts that are not what they were; those that one of both does not know are not compared."""
-    return [part for part in known_parts(before, now) if before[part] != now[part]]
+    return [part for part in known_parts(before, current) if before[part] != current[part]]
 
 
 def require_same(
     place: object,
     before: Identity,
-    now: Identity,
+    current: Identity,
     may_change: Collection[str] = (),
     *,
     cure: str = "choose another --out, or remove it.",
@@ -68,7 +68,7 @@ def require_same(
     Args:
         place: What was made, or its folder.
         before: What it was made with; parts without a digest are not compared.
-        now: What would be made now.
+        current: What would be made now.
         may_change: Beginnings of keys that are not compared.
         cure: What to do about a setting, the end of the sentence.
         cure_of_files: What to do beside restoring files, the end of the sentence.
@@ -76,10 +76,10 @@ def require_same(
     Raises:
         ConfigError: Naming the first key and both values, or what changed.
     """
-    if keys := changed(before.settings, now.settings, may_change):
-        earlier, today = (_stated(keys[0], side.settings) for side in (before, now))
+    if keys := changed(before.settings, current.settings, may_change):
+        earlier, today = (_stated(keys[0], side.settings) for side in (before, current))
         raise ConfigError(f"{place} was made with {earlier}, and has {today} now: {cure}")
-    if parts := changed_parts(before.digests, now.digests):
+    if parts := changed_parts(before.digests, current.digests):
         raise ConfigError(
             f"{place} was made from other {' and '.join(sorted(parts))} than are there now: "
             f"restore them, {cure_of_files}"

@@ -108,12 +108,12 @@ def require_same_training(
             "file, or start a new run with another --out."
         ) from error
     before = Identity(settings, contract.get("made_from", {}))
-    now = Identity(flat_settings(config), made_from)
-    same_content = _compared_by_content(before.digests, now.digests)
+    current = Identity(flat_settings(config), made_from)
+    same_content = _compared_by_content(before.digests, current.digests)
     require_same(
         checkpoint,
         before,
-        now,
+        current,
         (*MAY_CHANGE, *same_content, *may_change),
         cure=RESUMED,
         cure_of_files="or start a new run with another --out.",
@@ -124,14 +124,14 @@ def require_same_training(
         require_same(
             checkpoint,
             Identity({steps: before.settings[steps]}),
-            Identity({steps: now.settings[steps]}),
+            Identity({steps: current.settings[steps]}),
             cure=f"{schedule} depend on it. Set it back, or start a new run from this checkpoint.",
         )
 
 
-def _compared_by_content(before: Digests, now: Digests) -> set[str]:
+def _compared_by_content(before: Digests, current: Digests) -> set[str]:
     """Paths whose content both sides know, so that its digests are compared instead."""
-    unknown = {*before, *now} - {*known_parts(before, now)}
+    unknown = {*before, *current} - {*known_parts(before, current)}
     return {key for key, parts in BY_CONTENT.items() if unknown.isdisjoint(parts)}
 
 

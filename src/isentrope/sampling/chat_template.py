@@ -121,9 +121,9 @@ def _serve(
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     for conversation in conversations:
-        if most == resource.RLIM_INFINITY:  # for the case that the other process is killed
+        if hard_limit == resource.RLIM_INFINITY:  # for the case that the other process is killed
             until = int(time.process_time()) + 2 * SECONDS
-            resource.setrlimit(resource.RLIMIT_CPU, (until, most))
+            resource.setrlimit(resource.RLIMIT_CPU, (until, hard_limit))
         pipe.send_bytes(json.dumps(_answer(tokenizer, conversation)).encode())

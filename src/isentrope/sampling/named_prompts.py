@@ -31,13 +31,13 @@ def name_prompts(prompts: Iterable[Any]) -> list[Prompt]:
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is one text; give a list of prompts, such as [text].")
-    named = [_name_prompt(p) for p in prompts]
-    if not named:
+    named_prompts = [_name_prompt(p) for p in prompts]
+    if not named_prompts:
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
-    without = [p.key for p in named if p.group is None]
-    if 0 < len(without) < len(named):
+    without = [p.key for p in named_prompts if p.group is None]
+    if 0 < len(without) < len(named_prompts):
         raise ValueError(f"Prompt {without[0]!r} has no group, and others have: give all or none.")
-    return named
+    return named_prompts
 
 
 def first_prompts(prompts: Sequence[Prompt], number: int) -> Sequence[Prompt]:
@@ -132,13 +132,13 @@ def prompt_of_row(row: Mapping[str, Any], where: str) -> Prompt:
     """
     source = source_of(row, where)
     try:
-        named = _name_prompt(row[source])
+        prompt = _name_prompt(row[source])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     labels = {name: row.get(name) for name in ("key", "reference", "group")}
     columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
     texts = {name: str(label) for name, label in labels.items() if label is not None}
-    return replace(named, **texts, columns=columns)
+    return replace(prompt, **texts, columns=columns)
 
 
 @runtime_checkable

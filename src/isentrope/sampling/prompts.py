@@ -39,33 +39,33 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
             longer than the model's positions can hold, or text is given to a policy without
             tokenizer.
     """
-    named = name_prompts(prompts)
-    missing = [i for i, p in enumerate(named) if p.token_ids is None]
+    encoded = name_prompts(prompts)
+    missing = [i for i, p in enumerate(encoded) if p.token_ids is None]
     if missing and policy.tokenizer is None:
         raise ValueError(
-            f"Prompt {named[missing[0]].key!r} is text, but the policy has no tokenizer: save "
+            f"Prompt {encoded[missing[0]].key!r} is text, but the policy has no tokenizer: save "
             "it into the checkpoint's folder by tokenizer.save_pretrained(FOLDER), or give token "
             "ids (prompt_ids)."
         )
-    texts = {i: named[i].text or "" for i in missing}
-    if chats := [i for i in missing if named[i].messages is not None]:
+    texts = {i: encoded[i].text or "" for i in missing}
+    if chats := [i for i in missing if encoded[i].messages is not None]:
         if not getattr(policy.tokenizer, "chat_template", None):
             raise ValueError(
-                f"Prompt {named[chats[0]].key!r} is a conversation, and the tokenizer has no chat "
-                "template: give texts, or save the checkpoint with a tokenizer that has one."
+                f"Prompt {encoded[chats[0]].key!r} is a conversation, and the tokenizer has no "
+                "chat template: give texts, or save the checkpoint with a tokenizer that has one."
             )
-        conversations = [(named[i].messages or (), named[i].template) for i in chats]
+        conversations = [(encoded[i].messages or (), encoded[i].template) for i in chats]
         texts.update(zip(chats, render_chats(policy.tokenizer, conversations), strict=True))
     for i, text in texts.items():
         # a chat template has its own special tokens
-        plain = named[i].messages is None
-        (ids,) = encode_texts(policy, [text], [f"Prompt {named[i].key!r}"], special=plain)
-        named[i] = replace(named[i], token_ids=tuple(ids))
-    _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
-    texts_of = [named[i] for i in missing if named[i].messages is None]
+        plain = encoded[i].messages is None
+        (ids,) = encode_texts(policy, [text], [f"Prompt {encoded[i].key!r}"], special=plain)
+        encoded[i] = replace(encoded[i], token_ids=tuple(ids))
+    _warn_of_unknown(policy.tokenizer, [encoded[i] for i in missing])
+    texts_of = [encoded[i] for i in missing if encoded[i].messages is None]
     _warn_of_two_starts(policy.tokenizer, texts_of)
-    _require_vocabulary(policy, named)
-    return named
+    _require_vocabulary(policy, encoded)
+    return encoded
 
 
 def _warn_of_two_starts(tokenizer: Any, prompts: Sequence[Prompt]) -> None:

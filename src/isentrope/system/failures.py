@@ -100,7 +100,7 @@ def _list_causes(error: BaseException) -> Iterator[BaseException]:
     """An exception and what it was raised from; cycles end."""
     passed = list[BaseException]()
     current: BaseException | None = error
-    while current is not None and not any(current is other for other in passed):
+    while current is not None and not any(current is cause for cause in passed):
         passed.append(current)
         yield current
         current = current.__cause__

@@ -267,8 +267,8 @@ def _rebuild(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> T
     return storage.as_strided(tuple(size), tuple(stride), offset)
 
 
-def _rebuild_of_type(storage: Tensor, *rest: Any) -> Tensor:
-    return _rebuild(storage.view(rest[5]), *rest)
+def _rebuild_of_type(storage: Tensor, *arguments: Any) -> Tensor:
+    return _rebuild(storage.view(arguments[5]), *arguments)
 
 
 def _keep_data(data: Any, *_: Any) -> Any:

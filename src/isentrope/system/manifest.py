@@ -94,8 +94,8 @@ def verify(folder: str | Path) -> str | None:
         return None
     folder = Path(os.path.realpath(folder))
     for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # written later than it
-        whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
-        if whole and not inner.name.startswith(".") and not inner.is_symlink():
+        has_manifest = any((inner / name).exists() for name in (MANIFEST, MARKER))
+        if has_manifest and not inner.name.startswith(".") and not inner.is_symlink():
             verify(inner)
     if (listed := _list_files(folder)) is None:
         _say_unverified(folder)
@@ -150,13 +150,13 @@ def _explain_line_ends(path: Path, written: str | None = None) -> str:
     return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
-def read_once(path: Path, read: Callable[[Path], _T]) -> _T:
+def read_once(path: Path, reader: Callable[[Path], _T]) -> _T:
     """What a function reads of a file; it is called once per process and content."""
-    key = (path.resolve(), read)
+    key = (path.resolve(), reader)
     entry = path.stat()
     stamp = entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
     if _known.get(key, (None,))[0] != stamp:
-        _known[key] = stamp, read(path)
+        _known[key] = stamp, reader(path)
     return _known[key][1]
 
 

@@ -122,15 +122,15 @@ def forget_frames(error: BaseException) -> None:
     Args:
         error: It may still be raised; its sentence stays.
     """
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        current = left.pop()
-        if current is None or id(current) in seen:
+    visited: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         traceback.clear_frames(current.__traceback__)
-        left += [current.__cause__, current.__context__]
+        pending += [current.__cause__, current.__context__]
 
 
 def leave() -> None:

@@ -99,12 +99,12 @@ def _is_secret(key: str, value: Any) -> bool:
     words = [word.lower() for word in _WORD.findall(key)]
     if not words:
         return False
-    *others, last = words
+    *qualifiers, last = words
     if _ALWAYS.fullmatch(last):
         return True
     if last.removesuffix("s") not in ("token", "key"):
         return False
-    if any(map(_OF_ACCESS.fullmatch, others)):
+    if any(map(_OF_ACCESS.fullmatch, qualifiers)):
         return True
     # a number of tokens is a size, `key` alone is that of a row
     if not isinstance(value, str) or words == ["key"] or any(map(_HARMLESS.fullmatch, words)):

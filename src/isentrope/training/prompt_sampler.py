@@ -71,10 +71,10 @@ def difficulty_weights(checkpoint: Path, keys: Sequence[str]) -> list[float]:
         raise ValueError(f"{checkpoint} has no {STATE} with pass rates of prompts: {remedy}.")
     state = read_json(file).get("prompt_sampler")
     require_types(STATE, state, _StateTypes)
-    seen: Mapping[str, Sequence[float]] = state["seen"]
-    if not any(key in seen for key in keys):
+    histories: Mapping[str, Sequence[float]] = state["seen"]
+    if not any(key in histories for key in keys):
         raise ValueError(f"The pass rates in {file} are of none of U's prompts: {remedy}.")
-    return _weight_by_difficulty([seen.get(key, _UNSEEN) for key in keys]).tolist()
+    return _weight_by_difficulty([histories.get(key, _UNSEEN) for key in keys]).tolist()
 
 
 def _estimate_pass_rates(sums: Sequence[Sequence[float]]) -> np.ndarray:

@@ -55,15 +55,15 @@ def rollout_faults(files: RunFiles, last: int | None = None) -> Iterator[str]:
         digest = sha256_of_file(path)
         if digest == line.get("sha256"):
             continue
-        exchanged = [k for k, other in recorded.items() if other.get("sha256") == digest]
+        exchanged = [k for k, entry in recorded.items() if entry.get("sha256") == digest]
         if exchanged:
             faults.append(f"{path.name} holds the table of step {exchanged[0]}")
         else:
             faults.append(f"{path.name} was changed after it was written")
     if faults:
         more = f", and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-        named = ", ".join(faults[:_MOST_NAMED])
-        yield f"In {files.rollouts}, {named}{more}: do not use these tables."
+        examples = ", ".join(faults[:_MOST_NAMED])
+        yield f"In {files.rollouts}, {examples}{more}: do not use these tables."
     written = {written_step(path.stem) for path in files.rollouts.glob("step_*.parquet")}
     without_digest = [
         step

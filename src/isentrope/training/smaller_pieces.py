@@ -47,8 +47,8 @@ class SmallerPieces(_Base):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """One micro-batch, forward and backward, in as few pieces as the memory holds."""
         model.train()
-        whole = self._prepare_inputs(inputs)
-        rows = len(whole["completion_ids"])
+        batch = self._prepare_inputs(inputs)
+        rows = len(batch["completion_ids"])
         at_once = self._rows_at_once or rows
         open_pieces = [range(k, min(k + at_once, rows)) for k in range(0, rows, at_once)]
         step = self._step
@@ -58,7 +58,7 @@ class SmallerPieces(_Base):
             pieces_recorded = len(self.recorder)
             gradients = self._gradients()
             self._step = step  # which TRL counts in each call
-            self._piece = _rows_of(whole, piece, rows)
+            self._piece = _rows_of(batch, piece, rows)
             self._share = len(piece) / rows if self.loss_type in MEANS_OF_SEQUENCES else 1.0
             try:
                 loss = loss + super().training_step(model, inputs, num_items_in_batch)
@@ -123,11 +123,11 @@ class SmallerPieces(_Base):
         return True
 
 
-def _rows_of(whole: dict[str, Any], piece: range, rows: int) -> dict[str, Any]:
+def _rows_of(batch: dict[str, Any], piece: range, rows: int) -> dict[str, Any]:
     """A piece of a micro-batch; what is no column of its sequences stays."""
     return {
         name: column[piece.start : piece.stop]
         if getattr(column, "ndim", 0) and len(column) == rows
         else column
-        for name, column in whole.items()
+        for name, column in batch.items()
     }

@@ -162,11 +162,11 @@ class UpdateBatches:
             **responses._asdict(),
             max_new_tokens=self.groups.max_new_tokens,
         )
-        whole = range(len(indices) * self.groups.size)
+        rows = range(len(indices) * self.groups.size)
         if isinstance(self.task, RewardsBatches):  # it sees the whole batch, however it is shared
-            batch = concatenate(gather(rollouts)).select(whole)
+            batch = concatenate(gather(rollouts)).select(rows)
             return from_first(lambda: self._reward(batch, policy))
-        return concatenate(gather(self._reward(rollouts, policy))).select(whole)
+        return concatenate(gather(self._reward(rollouts, policy))).select(rows)
 
     def _reward(self, rollouts: Rollouts, policy: Policy) -> Rollouts:
         try:

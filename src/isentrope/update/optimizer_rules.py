@@ -234,10 +234,10 @@ def choose_rule(groups: Sequence[ParamGroup], rule: str | None = None) -> str:
             f"Unknown rule={rule!r}: the nearest is {nearest!r}; choose one of {', '.join(RULES)}."
         )
     for i, group in enumerate(groups):
-        for key, other in (("amsgrad", True), ("maximize", True), ("bias_correction", False)):
-            if group.get(key, not other) == other:
+        for key, value in (("amsgrad", True), ("maximize", True), ("bias_correction", False)):
+            if group.get(key, not value) == value:
                 raise ValueError(
-                    f"Param group {i} has {key}={other}, a rule that is not followed here: its "
+                    f"Param group {i} has {key}={value}, a rule that is not followed here: its "
                     "step cannot be computed."
                 )
         if missing := [key for key in _HYPERPARAMETERS[rule] if key not in group]:

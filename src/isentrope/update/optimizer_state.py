@@ -210,10 +210,10 @@ def _match_by_name(
     if file is not None:
         _require_own_step(file.parent, saved_states)
     rate = float(next(group for group in groups if group["params"])["lr"])
-    if rate == 0 and (other := [n for n, group in group_of.items() if float(group["lr"]) != 0]):
+    if rate == 0 and (moving := [n for n, group in group_of.items() if float(group["lr"]) != 0]):
         raise ValueError(
             "The first param group has learning rate 0, so no direction per unit of it exists, "
-            f"while {other[0]!r} has {float(group_of[other[0]]['lr'])}."
+            f"while {moving[0]!r} has {float(group_of[moving[0]]['lr'])}."
         )
     untrained = [name for name in stateful if states and not saved_states[name]]
     no_moments = {name: dict[str, Any]() for name in group_of}

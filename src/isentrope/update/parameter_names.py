@@ -106,9 +106,10 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None
     kinds = {kind for kind, adapter in _pair_neighbours(exact) if adapter in adapters}
-    other = {adapter for kind, adapter in _pair_neighbours(names) if kind in kinds}
+    foreign = {adapter for kind, adapter in _pair_neighbours(names) if kind in kinds}
     # the one adapter that all names are of, under another name than the model has for it
-    theirs = (*adapters, *other) if len(other - {"weight", "bias"}) == len(other) == 1 else adapters
+    is_single = len(foreign - {"weight", "bias"}) == len(foreign) == 1
+    theirs = (*adapters, *foreign) if is_single else adapters
     spelt: list[str] = []
     for name in names:
         fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]

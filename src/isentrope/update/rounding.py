@@ -89,7 +89,7 @@ def rounded_step(
     """
     direction = {n: v.double() for n, v in step.direction.items()}
     gradient = step.loss_gradient
-    moved = size = 0
+    changed = size = 0
     for name, kind in types.items():
         if name in state.untrained:
             continue
@@ -119,7 +119,7 @@ def rounded_step(
             "not finite": (~local_change.isfinite()).sum(),
         }
         entries, wrong = total(counts, dict.fromkeys(counts, change))
-        moved += entries
+        changed += entries
         size += change.numel()
         if wrong:
             raise ValueError(
@@ -133,6 +133,6 @@ def rounded_step(
         direction=direction,
         eta=eta,
         dtype=" and ".join(sorted({str(kind).removeprefix("torch.") for kind in types.values()})),
-        moved=moved / size,
+        moved=changed / size,
         error=gap / length if length else float("inf"),
     )

@@ -239,14 +239,14 @@ def _unpack(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
     within = _as_mapping(saved)
     candidates = [within, *map(_as_mapping, within.values())]
-    whole = [x for x in candidates if {str(key).partition(".")[0] for key in x} >= _PARTS]
-    if not whole or (len(whole) > 1 and whole[0] is not within):
+    complete = [x for x in candidates if {str(key).partition(".")[0] for key in x} >= _PARTS]
+    if not complete or (len(complete) > 1 and complete[0] is not within):
         keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
             f"'state' and 'param_groups', at most one level deeper; got {keys}."
         )
-    return whole[0] if _PARTS.issubset(whole[0]) else _nest(whole[0])
+    return complete[0] if _PARTS.issubset(complete[0]) else _nest(complete[0])
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
@@ -258,8 +258,8 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     states: dict[str, dict[str, Any]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
-        part, _, rest = key.partition(".")
-        name, _, entry = rest.rpartition(".")
+        part, _, suffix = key.partition(".")
+        name, _, entry = suffix.rpartition(".")
         if part not in ("state", "param_groups") or not name:
             raise ValueError(
                 f"The optimizer's state is flattened (state.<name>.<entry>), and {key!r} is not "

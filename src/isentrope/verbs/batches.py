@@ -147,9 +147,9 @@ class Sampler:
 
     def _require_apart(self, E: Rollouts, U: Rollouts) -> None:
         """Refuse prompts that are in both batches, unless the configuration allows them."""
-        if not self.data.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
+        if not self.data.allow_overlap and (shared := prompts_of(E) & prompts_of(U)):
             raise ValueError(
-                f"{len(both)} prompts are in both E and U: use other prompts, or set "
+                f"{len(shared)} prompts are in both E and U: use other prompts, or set "
                 "batch_config.allow_overlap=true, which measures the step on prompts that made it."
             )
 
@@ -282,14 +282,14 @@ def _exclude(
     policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
 ) -> list[Prompt]:
     """The prompts whose tokens are none of the other batch's, whatever either is called by."""
-    named = name_prompts(prompts)
-    encoded = as_prompts(policy, named) if exclude else named
+    named_prompts = name_prompts(prompts)
+    encoded = as_prompts(policy, named_prompts) if exclude else named_prompts
     remaining = [prompt for prompt in encoded if prompt.token_ids not in exclude]
     if not remaining:
         raise ValueError(
-            f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
-            "Use another split, smaller batches, or batch_config.allow_overlap=true, which "
-            "measures the step on prompts that made it."
+            f"None of the {len(named_prompts)} prompts is left for {batch}: the other batch has "
+            "them all. Use another split, smaller batches, or batch_config.allow_overlap=true, "
+            "which measures the step on prompts that made it."
         )
     return remaining
 

@@ -109,15 +109,15 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     room = _require_least("evaluate", name, terms, memory, libraries)
     holding = Holding(sampling, precision, model, None if device == "cpu" else memory)
     responses = config.evaluation.chunk_prompts * max(config.evaluation.samples.values())
-    kept = RESIDENT if device == "cpu" else 1.0
+    share = RESIDENT if device == "cpu" else 1.0
     drawing = PassesOver("drawing", "E", responses, "evaluate")
-    most = sampling.most_tokens(on_card=device != "cpu")
-    tokens = min(most, responses * holding.length)
+    max_tokens = sampling.most_tokens(on_card=device != "cpu")
+    tokens = min(max_tokens, responses * holding.length)
     coarse = coarse_bytes(model, tokens, holding.length, model.dtype.itemsize, device)
-    coarse += int(kept * holding.of_part(drawing).bytes)
+    coarse += int(share * holding.of_part(drawing).bytes)
     if coarse > room:
         scoring = PassesOver("scores", "E", responses, "evaluate", forward=1)
-        parts = [holding.of_part(part).times(kept) for part in (drawing, scoring)]
+        parts = [holding.of_part(part).times(share) for part in (drawing, scoring)]
         _warn(Plan("evaluate", name, terms, libraries, memory, parts=tuple(parts)))
 
 

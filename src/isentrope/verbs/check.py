@@ -231,8 +231,8 @@ def _check_rounding(
         stored = set(stored_types(checkpoint.path, policy.names).values())
         kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
         short = stored & {torch.bfloat16, torch.float16}
-        kept = "; training kept a float32 copy of them" if short else ""
-        return Finding(name, True, f"weights on disk are {kinds}{kept}")
+        note = "; training kept a float32 copy of them" if short else ""
+        return Finding(name, True, f"weights on disk are {kinds}{note}")
     if settings.config.estimator.rounded_step:
         return Finding(name, True, f"{rounding}; the rounded step is measured")
     detail = f"{rounding} (bound {MAX_ROUNDING:g})"
@@ -253,9 +253,9 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     if data.U_file is not None:
         E, U, _ = sampler.batches()
         return E, U, Finding(name, True, f"U is {data.U_file}")
-    named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
+    names_prompts = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     sampling = sampler.config.sampling
-    task = data.update_task() if named else None
+    task = data.update_task() if names_prompts else None
     if task is not None:
         sampler.weights_of(task.prompts)  # refused as measure refuses them
         prompts: Sequence[PromptLike] = task.prompts
@@ -267,7 +267,7 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     if data.E_file is not None:
         E = sampler.read_evaluation(data.E_file)
     else:
-        E = sampler.evaluation() if named else sampler.in_turn("E", prompts)
+        E = sampler.evaluation() if names_prompts else sampler.in_turn("E", prompts)
     U = sampler.in_turn("U", prompts)
     generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)

@@ -107,10 +107,10 @@ def _log_weights(measured: Measurement) -> list[float] | float:
     ready = measured.ready
     try:
         point = ready.policy.parameters_along(ready.step.direction, ready.rate)
-        moved = score(ready.policy, ready.E, point)
+        moved_scores = score(ready.policy, ready.E, point)
     except NotFiniteError:
         return math.nan
-    return (moved.logprobs - measured.change.sample.sampler_logprobs).sum(1).tolist()
+    return (moved_scores.logprobs - measured.change.sample.sampler_logprobs).sum(1).tolist()
 
 
 def _stacked(columns: dict[str, dict[str, Any]]) -> pd.DataFrame:

@@ -207,8 +207,8 @@ def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
         for at, words, of_U in (after, before):
             if (value := _entropy_at(lines, at)) is not None:
                 return value, f"{run.metrics.name}, step {at}, {words}", of_U
-    beside = ((step_of_folder(other.name) or 0, other) for other in folder.parent.iterdir())
-    later = [(other, after) for number, other in sorted(beside) if number > step]
+    beside = ((step_of_folder(sibling.name) or 0, sibling) for sibling in folder.parent.iterdir())
+    later = [(sibling, after) for number, sibling in sorted(beside) if number > step]
     for place, (at, words, of_U) in [*later, (folder, before)]:
         path = place / "trainer_state.json"
         lines = read_json(path, finite=False).get("log_history", []) if path.is_file() else []

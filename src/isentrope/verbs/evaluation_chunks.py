@@ -82,8 +82,8 @@ class ChunkedEvaluation:
                             policy, self.checkpoint.path, prompts, start, samples, decoding
                         )
                     else:
-                        other = drawing != measuring
-                        with at_precision(policy, drawing) if other else nullcontext():
+                        differs = drawing != measuring
+                        with at_precision(policy, drawing) if differs else nullcontext():
                             rollouts = draw_responses(
                                 policy,
                                 prompts,

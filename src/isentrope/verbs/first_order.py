@@ -47,14 +47,14 @@ def budget_of_step(
     if total is None:
         return {}, {}
     components = ready.step.components
-    rest = ready.step.direction
+    remainder = ready.step.direction
     sizes = {name: norm(component) for name, component in components.items()}
     for component in components.values():
-        rest = axpy(-1.0, component, rest)
-    if not norm(rest) <= PARTS_APART * sum(sizes.values()):
+        remainder = axpy(-1.0, component, remainder)
+    if not norm(remainder) <= PARTS_APART * sum(sizes.values()):
         raise ValueError(
             f"The components of the step ({', '.join(components)}) do not sum to it: "
-            f"{norm(rest):.2g} is left, of {sum(sizes.values()):.2g}."
+            f"{norm(remainder):.2g} is left, of {sum(sizes.values()):.2g}."
         )
     moving = [name for name in sizes if sizes[name]]
     largest = max(sizes, key=lambda name: sizes[name])

@@ -185,9 +185,9 @@ class Block:
             fields["clusters"] = replace(clusters, parts=parts)
         return fields
 
-    def _find_clusters(self, gram: SquareKernel, most: int) -> Clustering | None:
+    def _find_clusters(self, gram: SquareKernel, limit: int) -> Clustering | None:
         """As many clusters as are asked for, at most `most`; None for fewer than three."""
-        count = min(self._section.clusters or self._ready.U.n_prompts, most)
+        count = min(self._section.clusters or self._ready.U.n_prompts, limit)
         return None if count < 3 else cluster_sequences(gram, count=count)
 
     def _divide_by_clusters(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterPart]:

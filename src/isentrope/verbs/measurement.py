@@ -180,9 +180,9 @@ def _measure_sweep(ready: Prepared, etas: list[float], rewards: Tensor | None) -
                 change = measure(order=0)
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
-            for point, moved in zip(change.points, change.moved, strict=True):
-                if moved and point.eta == ready.rate:
-                    at_rate = (moved[0], point.trust)
+            for point, moved_scores in zip(change.points, change.moved, strict=True):
+                if moved_scores and point.eta == ready.rate:
+                    at_rate = (moved_scores[0], point.trust)
             changes.append(replace(change, moved=()))
     return _Sweep(_join(changes), _join(gains) if gains else None, at_rate, withheld)
 

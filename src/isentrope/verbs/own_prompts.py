@@ -70,8 +70,8 @@ def _list_questions(policy: Policy) -> Sequence[PromptLike]:
 
 def _draw_ids(policy: Policy, length: int) -> Sequence[PromptLike]:
     """As many prompts of random tokens, none of them special."""
-    named = getattr(policy.tokenizer, "all_special_ids", ())
-    special = {policy.eos_token_id, policy.pad_token_id, *named}
+    listed = getattr(policy.tokenizer, "all_special_ids", ())
+    special = {policy.eos_token_id, policy.pad_token_id, *listed}
     plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(plain), (len(PLAIN_QUESTIONS), length), generator=generator)

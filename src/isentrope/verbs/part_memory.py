@@ -143,8 +143,8 @@ class Holding:
             return replace(part, memory=memory, setting="sampling.batch_size", value=at_once)
         memory: dict[str, int] = {}
         tokens = 0
-        for terms, read in self._kinds(part):
-            tokens = max(tokens, read)
+        for terms, size in self._kinds(part):
+            tokens = max(tokens, size)
             if sum(terms.values()) > sum(memory.values()):
                 memory = terms
         return replace(part, memory=memory, value=tokens)
@@ -183,8 +183,8 @@ class Holding:
             yield terms, sequences * self.length
 
     def _sequences(self, part: PassesOver, share: int) -> int:
-        most = self._tokens // share // self.length
-        return max(1, min(part.responses, most))
+        fitting = self._tokens // share // self.length
+        return max(1, min(part.responses, fitting))
 
     def _count_activations(self, sequences: int, backward: bool) -> int:
         return activation_bytes(self._model, sequences, self.length, backward=backward)
@@ -223,18 +223,18 @@ def plan_verb(
     prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
     precision = config.precision.measuring
     sampling = config.sampling
-    kept = RESIDENT
+    share = RESIDENT
     card = None
     if config.checkpoint.device_map != "cpu":
         card = memory
-        kept = 1.0
+        share = 1.0
         loaded = 4 * sum(p.numel() for p in model.parameters())
         half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
         fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
-        most = min(sampling.most_tokens(on_card=True), fitting)
-        sampling = sampling.model_copy(update={"max_tokens": most})
+        max_tokens = min(sampling.most_tokens(on_card=True), fitting)
+        sampling = sampling.model_copy(update={"max_tokens": max_tokens})
     holding = Holding(sampling, precision, model, card, prompt or PROMPT)
-    parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
+    parts = tuple(holding.of_part(part).times(share) for part in count_passes(verb, counting))
     device = config.checkpoint.device_map
     libraries = libraries_bytes(device)
     compared: dict[str, int] = {}

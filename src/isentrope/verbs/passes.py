@@ -58,12 +58,12 @@ class Counting:
         analysis = self.config.analysis
         if analysis.groups is not None:
             return analysis.groups
-        most = TOKEN_GROUPS
+        groups = TOKEN_GROUPS
         if not tokens:
             by_memory = MAX_GROUP_BYTES // (8 * self.parameters)
-            most = max(most, min(SEQUENCE_GROUPS, by_memory))
+            groups = max(groups, min(SEQUENCE_GROUPS, by_memory))
         measured = "U" if analysis.overlap == "u_statistic" else "E"
-        return min(most, self.batches[measured].prompts)
+        return min(groups, self.batches[measured].prompts)
 
 
 def batches_of(verb: str, config: MeasureConfig) -> dict[str, Batch]:

@@ -31,10 +31,10 @@ def planned_verbs(
     if kind == "evaluate":
         raise ValueError(f"{path} evaluates, and isentrope plan plans what measures or trains.")
     planned = {MEASURE.name: COUNTED, "train": (kind, *AFTERWARDS)}.get(kind, (kind,))
-    if other := [verb for verb in verbs if verb not in planned]:
-        near = get_close_matches(other[0], planned, n=1)
+    if unplanned := [verb for verb in verbs if verb not in planned]:
+        near = get_close_matches(unplanned[0], planned, n=1)
         nearest = f": the nearest is {near[0]!r}" if near else ""
-        raise ValueError(f"{path} is for {', '.join(planned)}, not for {other[0]}{nearest}.")
+        raise ValueError(f"{path} is for {', '.join(planned)}, not for {unplanned[0]}{nearest}.")
     for section, values in spread.items():
         if getattr(values, "shard_base", False):
             raise ValueError(

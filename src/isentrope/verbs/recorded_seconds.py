@@ -86,20 +86,20 @@ def _scale(
     result = load_result(folder)
     earlier = load_config(folder / "config.yaml")
     before = (earlier.checkpoint.device_map, earlier.precision, earlier.analysis.gradient_backend)
-    now = (config.checkpoint.device_map, config.precision, config.analysis.gradient_backend)
+    current = (config.checkpoint.device_map, config.precision, config.analysis.gradient_backend)
     trained = result.policy.trainable_parameters == counting.parameters
     beside = Path(result.policy.checkpoint).resolve().parent == checkpoint.resolve().parent
-    if before != now or not trained or not beside:
+    if before != current or not trained or not beside:
         return None
     batches = batches_of(verb, earlier)
     for name, record in (("E", result.batches.E), ("U", result.batches.U)):
         batches[name] = replace(
             batches[name], prompts=record.prompt_draws, responses=record.sequences
         )
-    taken = count_passes(verb, replace(counting, config=earlier, batches=batches))
+    recorded = count_passes(verb, replace(counting, config=earlier, batches=batches))
     planned = _group_by_stage(parts)
     seconds: dict[str, float] = {}
-    for stage, work in _group_by_stage(taken).items():
+    for stage, work in _group_by_stage(recorded).items():
         if stage not in result.timing:
             return None
         ratio = _compare_work(work, planned.get(stage, {}))
@@ -125,16 +125,16 @@ def _group_by_stage(parts: Iterable[PassesOver]) -> dict[str, Work]:
     return dict(work)
 
 
-def _compare_work(taken: Work, planned: Work) -> float | None:
+def _compare_work(recorded: Work, planned: Work) -> float | None:
     """Planned passes × responses over those taken; None where a part has other passes."""
-    passes = {part: count for part, (count, _) in taken.items()}
+    passes = {part: count for part, (count, _) in recorded.items()}
     if passes != {part: count for part, (count, _) in planned.items()}:
         return None
-    before, now = (
+    recorded_work, planned_work = (
         sum(max(1, sum(count)) * responses for count, responses in work.values())
-        for work in (taken, planned)
+        for work in (recorded, planned)
     )
-    return now / before
+    return planned_work / recorded_work
 
 
 def seconds_of_training(config: TrainConfig) -> Seconds:

@@ -112,7 +112,7 @@ def _replay_one(
     if U.token_weights is None:
         raise NoNextStepError(f"{checkpoint.path / NEXT_UPDATE} has no token weights to replay.")
     policy = checkpoint.load(where, sampling)
-    moved = after.load(where, sampling)
+    policy_after = after.load(where, sampling)
     policy.share_work()
     with at_precision(policy, precision):
         step = compute_step(
@@ -131,7 +131,7 @@ def _replay_one(
             name: torch.finfo(kinds.get(name, torch.float32)).eps * p.double()
             for name, p in policy.theta.items()
         }
-        change = axpy(-1.0, policy.theta, moved.theta)
+        change = axpy(-1.0, policy.theta, policy_after.theta)
         size = norm(change)
         rounding = norm(spacing)
         eta = update.get("learning_rate") or step.learning_rate

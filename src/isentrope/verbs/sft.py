@@ -164,16 +164,16 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
     find_model(config.model.path)
     config.data.require_files()
     places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
-    others = {"output": True, "provenance": True}
-    settings = config.model_dump(mode="json", exclude={**others, **places})
+    not_compared = {"output": True, "provenance": True}
+    settings = config.model_dump(mode="json", exclude={**not_compared, **places})
     record = {"config": settings, "made_from": training_origin(config)}
     if checkpoint is not None:
         cure = "or start a new run with another --out."
-        before, now = (
+        before, current = (
             Identity(flat_settings(side["config"]), side["made_from"])
             for side in (read_json(checkpoint / RECORD), record)
         )
-        require_same(checkpoint, before, now, cure=f"restore it, {cure}", cure_of_files=cure)
+        require_same(checkpoint, before, current, cure=f"restore it, {cure}", cure_of_files=cure)
     options = sft_options(config, files.folder)
     done = max(files.steps()) if checkpoint else 0
     saved = [0]  # the model

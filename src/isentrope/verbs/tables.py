@@ -184,12 +184,12 @@ _PARTS = (
 def printed_plans(plans: Sequence[Plan]) -> Printed:
     """What fits, a table per plan, and one of all where there are several."""
     if plans:
-        most = max(plans, key=lambda plan: plan.peak)
+        largest = max(plans, key=lambda plan: plan.peak)
         fitting = sum(plan.fits for plan in plans)
         fit = "All of it fits" if fitting == len(plans) else f"{fitting} of {len(plans)} verbs fit"
         yield (
-            f"{fit} into {gigabytes(most.memory)}: {most.verb} takes most, {gigabytes(most.peak)}; "
-            f"its time is {_time(most.seconds)}."
+            f"{fit} into {gigabytes(largest.memory)}: {largest.verb} takes most, "
+            f"{gigabytes(largest.peak)}; its time is {_time(largest.seconds)}."
         )
         if not any(plan.seconds for plan in plans):
             yield "Times are those of an earlier run: name it by --set output.directory=RUN."

@@ -52,22 +52,22 @@ def find_trial(ready: Prepared) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    tried = ready.config.trial.controls or [*TOKEN_CONTROLS, *STEP_CONTROLS]
-    steps = TrialSteps(ready, tried)
+    controls = ready.config.trial.controls or [*TOKEN_CONTROLS, *STEP_CONTROLS]
+    steps = TrialSteps(ready, controls)
     E = ready.sampler.rewarded(ready.E) if ready.config.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.config.estimator.options)
     _add(paired, VANILLA, Trial(steps.plain.direction, steps.plain.components["gradient"], {}))
     frontier = TrialFrontier(ready, steps.plain, paired.sample, E)
     with progress().bar("trying controls") as report:
-        attempts, out_of_reach = _attempts(steps, tried, paired, frontier, report)
+        attempts, out_of_reach = _attempts(steps, controls, paired, frontier, report)
         against, masks = _comparisons(attempts, random_masks=ready.config.trial.random_masks)
         for mask, share_and_draw in masks.items():
             _add(paired, mask, steps.mask(*share_and_draw))
     pairs = {
-        (name, part, prefix): (f"{name}/{part}", tuple(f"{other}/{part}" for other in others))
+        (name, part, prefix): (f"{name}/{part}", tuple(f"{label}/{part}" for label in labels))
         for name, compared in against.items()
         for part in PARTS
-        for prefix, others in compared.items()
+        for prefix, labels in compared.items()
     }
     measured = paired.changes([*pairs.values()])
 
@@ -129,7 +129,7 @@ def _comparisons(
 
 def _attempts(
     steps: TrialSteps,
-    tried: Sequence[str],
+    controls: Sequence[str],
     paired: PairedSteps,
     frontier: TrialFrontier,
     report: ProgressCallback,
@@ -144,8 +144,8 @@ def _attempts(
     """
     attempts: list[Attempt] = []
     out_of_reach: list[str] = []
-    for done, control in enumerate(("", *tried)):
-        report(done, len(tried) + 1, control)
+    for done, control in enumerate(("", *controls)):
+        report(done, len(controls) + 1, control)
         try:
             tries = steps.attempts(control) if control else steps.without_control()
             for attempt, trial in tries:
@@ -154,13 +154,13 @@ def _attempts(
                 attempts.append(attempt)
         except OutOfReachError as error:
             out_of_reach.append(f"{control}: {error}")
-    if len(out_of_reach) == len(tried):
+    if len(out_of_reach) == len(controls):
         raise OutOfReachError(" ".join(out_of_reach))
     return attempts, out_of_reach
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
-    paired.add(f"{name}/step", trial.whole)
+    paired.add(f"{name}/step", trial.direction)
     paired.add(f"{name}/gradient", trial.gradient)
 
 

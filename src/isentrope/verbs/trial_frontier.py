@@ -56,7 +56,7 @@ class TrialFrontier:
             return
         part = trial.gradient
         if attempt.control in STEP_CONTROLS:  # its correction is of the whole step
-            part = axpy(-1.0, self._plain.baseline, trial.whole)
+            part = axpy(-1.0, self._plain.baseline, trial.direction)
         if norm(part) > 0:
             place = place_part(self._edge, part, self._along_plain, self._confidence)
             self.places[attempt.name] = place

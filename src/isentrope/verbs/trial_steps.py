@@ -108,15 +108,15 @@ class TrialSteps:
         ready = self._ready
         plain = self.plain
         parts = plain.components
-        whole = axpy(-SHRUNK_BY, plain.direction, plain.direction)
+        direction = axpy(-SHRUNK_BY, plain.direction, plain.direction)
         gradient = axpy(-SHRUNK_BY, parts["gradient"], parts["gradient"])
-        yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(whole, gradient, {})
+        yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(direction, gradient, {})
         if norm(parts["momentum"]) == 0:
             return
         state = load_optimizer_state(ready.policy, ready.checkpoint.optimizer).without_momentum
         parts, _ = follow_rule(ready.policy, state, plain.loss_gradient, plain.clip_factor)
-        whole = axpy(1.0, parts["decay"], parts["gradient"])
-        yield Attempt(control=NO_MOMENTUM, strength=1.0), Trial(whole, parts["gradient"], {})
+        direction = axpy(1.0, parts["decay"], parts["gradient"])
+        yield Attempt(control=NO_MOMENTUM, strength=1.0), Trial(direction, parts["gradient"], {})
 
     def attempts(self, control: str) -> Iterator[tuple[Attempt, Trial]]:
         """A control at each strength, with its step."""
@@ -142,8 +142,10 @@ class TrialSteps:
             return [(strength, None) for strength in strengths]
 
         def change(strength: float) -> float:
-            whole = self.trial(control, strength).whole if strength else self.plain.direction
-            return self._ready.rate * dot(self.entropy_gradient, whole)
+            direction = (
+                self.trial(control, strength).direction if strength else self.plain.direction
+            )
+            return self._ready.rate * dot(self.entropy_gradient, direction)
 
         largest = largest_strength(control, default.strength)
         two_sided = getattr(default, "two_sided", False)

@@ -38,8 +38,8 @@ def find_variance(ready: Prepared) -> VarianceResult:
         sample = score_batch(policy, E, EstimatorOptions(per), direction=v, order=1)
     f = sample.functional
     with clock.stage("moved"):
-        moved = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
-    if moved is None:
+        moved_scores = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
+    if moved_scores is None:
         raise NotFiniteError(
             f"The scores at θ + ηv are not finite for η = {eta:g}: set a smaller "
             "estimator.single_eta."
@@ -58,7 +58,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
     }
     confidence = ready.config.estimator.confidence
     study = variance_study(
-        samples, eta, *moved, relative_error=relative_error, confidence=confidence
+        samples, eta, *moved_scores, relative_error=relative_error, confidence=confidence
     )
     stages = ("batches", "derivatives", "moved", "control_variate")
     return VarianceResult(

@@ -39,13 +39,13 @@ class Statement(NamedTuple):
     Attributes:
         key: Of the contract.
         value: There.
-        other: In the other place.
+        other_value: In the other place.
         where: The other place.
     """
 
     key: str
     value: Any
-    other: Any
+    other_value: Any
     where: str
 
 

@@ -167,12 +167,12 @@ def _pieces(tokens: pd.DataFrame) -> tuple[list[TableRow], int]:
         Their rows, each with the `gap` of tokens that are left out before it, and the last gap.
     """
     size = tokens["delta_h"].abs().to_numpy()
-    kept = np.arange(len(size))
+    positions = np.arange(len(size))
     if len(size) > WHOLE:
         near = (np.argsort(size)[-PEAKS:, None] + np.arange(-AROUND, AROUND + 1)).ravel()
-        kept = np.unique(near[(near >= 0) & (near < len(size))])
-    *gaps, last = np.diff(kept, prepend=-1, append=len(size)) - 1
-    return records(tokens.iloc[kept].assign(gap=gaps)), last
+        positions = np.unique(near[(near >= 0) & (near < len(size))])
+    *gaps, last = np.diff(positions, prepend=-1, append=len(size)) - 1
+    return records(tokens.iloc[positions].assign(gap=gaps)), last
 
 
 def visible(text: str | None, token_id: int) -> Markup:

@@ -97,11 +97,11 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     if row is not None and change is not None and result.second_order is not None:
         at = at_rate(result, result.unit)
         second = result.second_order.scaled(rate**2)
-        rest = row.residual
-        if rest is None or row.resampled is not None or math.isnan(rest.value):
+        remainder = row.residual
+        if remainder is None or row.resampled is not None or math.isnan(remainder.value):
             value = change.value - steps["total"].value - second.value
-            rest = within_one_se(value, math.nan)
-        steps |= {f"second order {at}": second, f"the rest {at}": rest, f"ΔH {at}": change}
+            remainder = within_one_se(value, math.nan)
+        steps |= {f"second order {at}": second, f"the rest {at}": remainder, f"ΔH {at}": change}
         influences |= measured.at({f"second order {at}": "second_order", **_change_path(result)})[1]
     compared = {per_rate.get(name, name): parts.get(name, step) for name, step in steps.items()}
     words = [name for name in parts if name != "total"]
@@ -178,8 +178,8 @@ def _marks(result: Any, rates: np.ndarray, power: int, smallest: float | None = 
         line = [first.scaled(rate ** (1 - power)) for rate in rates]
         marks.append(Series("first order", FIRST, rates, line, "-"))
         if second is not None:
-            both = (first.value + second.value * rates) * rates ** (1 - power)
-            marks.append(Series("first + second", SECOND, rates, both, "-", {"dashes": (4, 2)}))
+            total = (first.value + second.value * rates) * rates ** (1 - power)
+            marks.append(Series("first + second", SECOND, rates, total, "-", {"dashes": (4, 2)}))
     reach = result.linear_range and result.linear_range.value
     for name, rate, dashes in (
         (result.rate_name, result.rate, (6, 2, 1, 2)),
@@ -207,15 +207,15 @@ def trial_figure(result: TrialResult) -> Figure:
     marks = list[Mark]()
     order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
     for k, (_, entries) in enumerate(groupby(order, lambda entry: entry.control)):
-        tried = list(entries)
-        gained = [entry.step["gained_delta_h"] for entry in tried]
+        trials = list(entries)
+        gained = [entry.step["gained_delta_h"] for entry in trials]
         against = [
             entry.step["gained_delta_j"] if rewarded else entry.did.get("touched", 0.0)
-            for entry in tried
+            for entry in trials
         ]
         fmt = f"-{'osD^v<>PX*hd8p'[k % 14]}"
         style = {"linewidth": 1, "capsize": 0}
-        marks.append(Series(tried[0].label, f"C{k}", against, gained, fmt, style))
+        marks.append(Series(trials[0].label, f"C{k}", against, gained, fmt, style))
     x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
     y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
     figure = Chart(x, {y: marks}, 480).figure()

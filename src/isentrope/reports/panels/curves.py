@@ -155,9 +155,9 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
         level = reading.config.get("training", {}).get(logged.level)
         marks += [dashed(level, logged.level.replace("_", " "))] if level else []
         marks.append(lambda axes: axes.set_yscale("log"))
-    both = reading.logged("control/entropy", "control/target")
-    if logged.key == "control_entropy" and len(both):
-        gap = (both["control/entropy"] / both["control/target"] - 1).abs().mean()
+    levels = reading.logged("control/entropy", "control/target")
+    if logged.key == "control_entropy" and len(levels):
+        gap = (levels["control/entropy"] / levels["control/target"] - 1).abs().mean()
         caption = f"; on average the two are {percent(gap)} apart"
     summed = logged.label == OF_STEP
     label = logged.label.format(unit=unit_of_log(reading.config, next(iter(logged.drawn))))

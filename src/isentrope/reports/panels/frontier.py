@@ -48,14 +48,14 @@ SHAPES_OF_CONTROLS = MARKERS.replace("o", "").replace("P", "")
 
 def step_frontier(reading: Reading) -> Iterator[Panel]:
     """The ellipse with the step, and with the controls where they were tried."""
-    tried = reading.in_focus(TrialResult)
+    trial = reading.in_focus(TrialResult)
     measured = reading.in_focus(MeasureResult)
     places: dict[str, Place] = {}
-    if tried is not None and tried.result.frontier is not None:
-        frontier = tried.result.frontier
-        rate = tried.result.eta
-        source = tried.source
-        for entry in tried.result.tried.values():
+    if trial is not None and trial.result.frontier is not None:
+        frontier = trial.result.frontier
+        rate = trial.result.eta
+        source = trial.source
+        for entry in trial.result.tried.values():
             if entry.place is not None and entry.control != SHRUNK:
                 places[f"{entry.label} {entry.strength:.3g}"] = entry.place
     elif measured is not None and measured.result.frontier is not None:

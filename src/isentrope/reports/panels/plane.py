@@ -92,8 +92,8 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         marks.append(Series("training batch", MUTED, x, y, "o", CLOUD))
     for evaluation in reading.evaluations[:1]:
         metrics = [row.metrics for _, row in evaluation.sampled()]
-        if both := [m for m in metrics if m.get("entropy_per_token") and m.get("reward")]:
-            x, y = ([m[name] for m in both] for name in ("entropy_per_token", "reward"))
+        if points := [m for m in metrics if m.get("entropy_per_token") and m.get("reward")]:
+            x, y = ([m[name] for m in points] for name in ("entropy_per_token", "reward"))
             marks.append(Series("evaluated", MEASURED, x, y, "-o", {"linewidth": 1.2}))
     if not marks:
         return

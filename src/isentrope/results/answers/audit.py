@@ -50,13 +50,13 @@ def _best(record: ProxyRecord, confidence: float) -> Iterator[Sentence]:
     if correlations[best].ci_low <= 0:
         text = "No published proxy is shown to rank tokens as the measurement does; the best, "
         text += f"“{_title(best)}”, has rank correlation {with_interval(correlations[best])}"
-    others = [
+    rivals = [
         name
         for name in correlations
         if name != best and correlations[name].ci_high > correlations[best].ci_low
     ]
-    if others:
-        text += f"; {listed([f'“{_title(name)}”' for name in others])} may be as good"
+    if rivals:
+        text += f"; {listed([f'“{_title(name)}”' for name in rivals])} may be as good"
     if len(correlations) > 1:
         text += f" (intervals that hold for all {len(correlations)} at once)"
     yield Sentence(f"{text}.", "doubt" if correlations[best].ci_low <= 0 else "fact", WHICH_PROXY)

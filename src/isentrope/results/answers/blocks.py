@@ -79,12 +79,12 @@ def from_to(estimates: Sequence[Estimate]) -> str:
     return f"from {with_interval(estimates[0])} to {with_interval(estimates[-1])}"
 
 
-def moved(change: Estimate, what: str, unit: str) -> str:
+def moved(change: Estimate, quantity: str, unit: str) -> str:
     """A change whose sign is certain: "lowers entropy by 0.0018 nats per token [0.0011, 0.0024]".
 
     Args:
         change: With both ends of its interval, which does not contain zero.
-        what: The quantity that changes.
+        quantity: The quantity that changes.
         unit: Its unit.
 
     Returns:
@@ -93,7 +93,7 @@ def moved(change: Estimate, what: str, unit: str) -> str:
     verb = "lowers" if change.value < 0 else "raises"
     low, high = sorted((abs(change.ci_low), abs(change.ci_high)))
     interval = PAGE.interval(low, high)
-    return f"{verb} {what} by {short(abs(change.value))} {unit} {interval}"
+    return f"{verb} {quantity} by {short(abs(change.value))} {unit} {interval}"
 
 
 def value_and_interval(estimate: Estimate | None) -> str:

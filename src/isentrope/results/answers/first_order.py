@@ -55,10 +55,10 @@ def parts_sentence(budget: Mapping[str, Estimate]) -> Iterator[Sentence]:
         for name, part in acting.items()
     }
     terms = listed([f"{_WORDS[name]} {size}" for name, size in sizes.items()])
-    most = max(acting, key=lambda name: abs(acting[name].value))
+    largest = max(acting, key=lambda name: abs(acting[name].value))
     text = f"The parts of the first order {how}: {terms}"
     if alike:
-        text += f"; the largest, {most}, is {with_interval(acting[most])} per unit η"
+        text += f"; the largest, {largest}, is {with_interval(acting[largest])} per unit η"
     else:
         text += " per unit η"
     yield Sentence(f"{text}.", question=WHO)

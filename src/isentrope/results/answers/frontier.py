@@ -96,21 +96,21 @@ def places_sentence(rows: list[Placed], confidence: float) -> Iterator[Sentence]
         A sentence; nothing without rows. Its intervals hold for all rows at once, because those
             that it names were chosen.
     """
-    each = confidence_of_each(confidence, len(rows))
+    per_row = confidence_of_each(confidence, len(rows))
     nearer: dict[str, list[Placed]] = {}
     farther: dict[str, list[Placed]] = {}
     for row in rows:
         gap = row.place.reached_over_plain
         if gap.degrees_of_freedom is None or not has_interval(gap):
             continue
-        if abs(gap.value) > t_quantile(gap.degrees_of_freedom, each) * gap.se:
+        if abs(gap.value) > t_quantile(gap.degrees_of_freedom, per_row) * gap.se:
             side = nearer if gap.value > 0 else farther
             side.setdefault(row.name, []).append(row)
     parts: list[str] = []
     if nearer:
-        parts.append(f"nearer to the edge than the plain one: {_name(nearer, each)}")
+        parts.append(f"nearer to the edge than the plain one: {_name(nearer, per_row)}")
     if farther:
-        parts.append(f"farther from it: {_name(farther, each)}")
+        parts.append(f"farther from it: {_name(farther, per_row)}")
     if rows and not parts:
         parts.append("none is shown to be nearer to the edge than the plain one, or farther")
     if parts:
@@ -124,9 +124,9 @@ def _name(rows: Mapping[str, list[Placed]], confidence: float) -> str:
     words: list[str] = []
     for name, places in rows.items():
         strengths = ", ".join(f"{row.strength:.3g}" for row in places)
-        most = max(places, key=lambda row: abs(row.place.reached_over_plain.value)).place
-        reached = with_interval(widened(most.reached, confidence))
-        gap = with_interval(widened(most.reached_over_plain, confidence))
+        farthest = max(places, key=lambda row: abs(row.place.reached_over_plain.value)).place
+        reached = with_interval(widened(farthest.reached, confidence))
+        gap = with_interval(widened(farthest.reached_over_plain, confidence))
         words.append(f"{name} {strengths} (reaches {reached}, {gap} over the plain one)")
     return "; ".join(words)
 

@@ -50,10 +50,10 @@ def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
     row = max(rows, key=lambda row: abs(row.delta_h.value))
     equal = "," in row.sequence  # the places of equal responses
     response = f"{'each of the responses' if equal else 'response'} {row.sequence}"
-    what = f"{response}, “{row.text}”,"
+    subject = f"{response}, “{row.text}”,"
     if isinstance(row, ListedToken):
-        what = f"the token between bars in “{row.text}” ({response})"
-    largest = f"the largest, {what.removesuffix(',')},"
+        subject = f"the token between bars in “{row.text}” ({response})"
+    largest = f"the largest, {subject.removesuffix(',')},"
     if not has_interval(row.delta_h):
         sentence = f"Which of the batch moves entropy most is not known: {largest} has no interval."
         yield Sentence(sentence, "doubt", MOST)
@@ -65,7 +65,7 @@ def most_sentence(result: InfluenceResult) -> Iterator[Sentence]:
         yield Sentence(sentence, "doubt", MOST)
     else:
         change = moved(row.delta_h, "entropy", result.entropy.unit)
-        sentence = f"Of the batch, {what} is among those that move entropy most: it {change}."
+        sentence = f"Of the batch, {subject} is among those that move entropy most: it {change}."
         yield Sentence(sentence, question=MOST)
 
 

@@ -137,16 +137,16 @@ def _common(
 ) -> dict[str, Any]:
     """What tokens and responses have in common; sizes of reward are as measured."""
     places = equal[record["sequence"]]
-    named = ", ".join(map(str, places[:SEVERAL]))
+    sequences = ", ".join(map(str, places[:SEVERAL]))
     if len(places) > SEVERAL:
-        named += f" and {len(places) - SEVERAL} more"
+        sequences += f" and {len(places) - SEVERAL} more"
     share = known(result.listed_share.get(kind))
     share = 1.0 if share is None else share
     delta_j = None
     if "delta_j" in record:
         delta_j = _size(result, record["delta_j"], record["delta_j_se"])
     return {
-        "sequence": named,
+        "sequence": sequences,
         "advantage": record["advantage"],
         "delta_h": _size(result, *shrunk_size(record["delta_h"], record["delta_h_se"], share)),
         "delta_j": delta_j,

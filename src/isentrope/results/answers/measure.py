@@ -224,10 +224,10 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
         yield line
     yield from _price_lines(result)
     yield from room_lines(result.frontier, result.rate)
-    taken = {key: s for key, s in result.settings.keys.items() if s.source not in OURS}
-    if taken:
-        values = ", ".join(f"{key.split('.')[1]} {x.value}" for key, x in taken.items())
-        files = ", ".join(dict.fromkeys(setting.source for setting in taken.values()))
+    recorded = {key: s for key, s in result.settings.keys.items() if s.source not in OURS}
+    if recorded:
+        values = ", ".join(f"{key.split('.')[1]} {x.value}" for key, x in recorded.items())
+        files = ", ".join(dict.fromkeys(setting.source for setting in recorded.values()))
         yield f"  as trained   {values} ({files})"
     checks = result.checks
     identities = {"score identity": checks.score_identity_z, "martingale": checks.martingale_z}

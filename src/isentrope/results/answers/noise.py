@@ -44,11 +44,11 @@ def _step(result: NoiseResult) -> Iterator[Sentence]:
         text = "Param groups differ in momentum, so whether the batch is large enough is not said."
         yield Sentence(text, "doubt", LARGE_ENOUGH)
         return
-    seen = averaged * prompts
-    least = max(low or 0.0, 0.0)
-    most = float("inf") if high is None else high
+    total = averaged * prompts
+    lower = max(low or 0.0, 0.0)
+    upper = float("inf") if high is None else high
     verdict = enough(
-        Range(seen, least / (least + seen), 1.0 if high is None else most / (most + seen))
+        Range(total, lower / (lower + total), 1.0 if high is None else upper / (upper + total))
     )
     text = (
         f"{name[:1].upper()}{name[1:]}{averaged_in_words(averaged)} is {verdict} for this step: "

@@ -67,8 +67,8 @@ def _change(values: Sequence[float], words: str, unit: str) -> str:
     count = min(max(USUAL_STEPS, len(values) // 10), len(values) // 2)
     ends = np.array(values[:count]), np.array(values[-count:])
     levels = [_estimate(end.mean(), np.diff(end), count, unit) for end in ends]
-    both = np.concatenate([np.diff(end) for end in ends])
-    change = _estimate(ends[1].mean() - ends[0].mean(), both, count / 2, unit)
+    differences = np.concatenate([np.diff(end) for end in ends])
+    change = _estimate(ends[1].mean() - ends[0].mean(), differences, count / 2, unit)
     size = f"{with_interval(change)} {unit}".rstrip()
     text = f"From the first to the last {count} of {len(values)} steps {words}"
     if not has_interval(change) or change.covers(0.0):

@@ -264,8 +264,8 @@ def _tagged(text: str) -> str | None:
 
 def _after_hash(text: str) -> str | None:
     """The rest of the line after the last ####."""
-    _, mark, rest = text.rpartition("####")
-    return rest.partition("\n")[0] if mark else None
+    _, mark, answer = text.rpartition("####")
+    return answer.partition("\n")[0] if mark else None
 
 
 def _last_number(text: str) -> str | None:

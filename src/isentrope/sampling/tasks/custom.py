@@ -56,8 +56,8 @@ def read_responses(
     """
     rows = read_rows(Path(path), ResponseLine)
     require_responses(path, rows)
-    named = [prompt_of_row(row, where) for where, row in rows]
-    prompts = as_prompts(policy, with_template(named, template))
+    named_prompts = [prompt_of_row(row, where) for where, row in rows]
+    prompts = as_prompts(policy, with_template(named_prompts, template))
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: complete_column(rows, name) for name in PER_TOKEN}
     columns |= {f"{name}s": complete_column(rows, name) for name in ("reward", "advantage")}

@@ -179,8 +179,8 @@ def takes_responses(reward: RewardLike) -> bool:
 
 def names_of_rewards(rewards: Sequence[RewardLike]) -> tuple[str, ...]:
     """Names of reward functions as a trainer logs them; empty where one is a whole task."""
-    whole = (x in TASKS if isinstance(x, str) else isinstance(x, Task) for x in rewards)
-    if any(whole):
+    are_tasks = (x in TASKS if isinstance(x, str) else isinstance(x, Task) for x in rewards)
+    if any(are_tasks):
         return ()
     return tuple(name for reward in rewards for name in function_names(_name_reward(reward)))
 

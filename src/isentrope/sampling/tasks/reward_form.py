@@ -110,9 +110,9 @@ def require_free_names(source: str, columns: Sequence[str]) -> None:
     Raises:
         ValueError: Naming the column.
     """
-    if taken := [name for name in columns if name in OF_BATCHES]:
+    if clashes := [name for name in columns if name in OF_BATCHES]:
         raise ValueError(
-            f"{source} has the column {taken[0]!r}, which is a name of the reward function's own "
+            f"{source} has the column {clashes[0]!r}, which is a name of the reward function's own "
             "arguments: rename the column."
         )
 

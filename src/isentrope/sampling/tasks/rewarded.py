@@ -56,10 +56,10 @@ class RewardedPrompts(PromptFile):
             call.form.require(self.columns, prompts=readable)
         first = dict[str, int]()
         for i, prompt in enumerate(self.prompts):
-            other = first.setdefault(prompt.key, i)
-            if prompt.columns != self.prompts[other].columns:
+            earlier = first.setdefault(prompt.key, i)
+            if prompt.columns != self.prompts[earlier].columns:
                 raise ValueError(
-                    f"{self.places[i]} and {self.places[other]} are one prompt with different "
+                    f"{self.places[i]} and {self.places[earlier]} are one prompt with different "
                     "columns: give each a 'key' of its own."
                 )
         self._index: tuple[Sequence[Prompt], dict[str, Prompt]] | None = None

@@ -180,9 +180,9 @@ class RewardCall:
         bound = self._signature.bind_partial()
         bound.arguments.update(arguments)
         if self.form.open is not None and self.form.of_batches:
-            rest = {name: value for name, value in offered.items() if name not in arguments}
-            bound.arguments[self.form.open] = rest
-            arguments |= rest
+            extra = {name: value for name, value in offered.items() if name not in arguments}
+            bound.arguments[self.form.open] = extra
+            arguments |= extra
         try:
             with importing_from(self._folder):
                 value = self._function(*bound.args, **bound.kwargs)
