@@ -9,8 +9,14 @@ import types
 import typing
 from collections import Counter, defaultdict
 
-FILLERS = {"of", "found", "here", "own", "one", "known", "asked", "given", "made", "wanted"}
+FILLERS = {
+    *("of", "found", "here", "own", "one", "known", "asked", "given", "made", "wanted"),
+    *("what", "then", "there", "both", "each", "another", "rest", "whole", "most", "few", "some"),
+    *("kept", "read", "taken", "seen", "named", "moved", "tried", "got", "said", "who", "bad"),
+}
 """Names that do not say what a value is."""
+FIELDS = {"kept", "seen", "moved", "tried", "whole"}
+"""Of these, fields of classes: keys of the files of a run, and attributes of commands."""
 
 
 def sources(root):
@@ -45,9 +51,21 @@ def code_lines(text):
     return len(lines)
 
 
-def filler_names(tree):
-    """Parameters and targets of assignments whose name is a filler."""
+def fields(tree):
+    """Names that the bodies of classes bind."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                targets = getattr(line, "targets", [getattr(line, "target", None)])
+                yield from (target for target in targets if isinstance(target, ast.Name))
+
+
+def filler_names(tree):
+    """Parameters, variables and fields whose name is a filler, in the order of the sources."""
+    of_files = {field for field in fields(tree) if field.id in FIELDS}
+    for node in ast.walk(tree):
+        if node in of_files:
+            continue
         match node:
             case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if name in FILLERS:
                 yield name

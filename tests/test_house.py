@@ -158,12 +158,17 @@ def f(of, x):
     for own in x:
         pass
     return x * (y > 2)
+class Row:
+    kept: Tensor
+    rest = 3
+    def whole(self):
+        kept = self.kept
 '''
 )
 
 
 def test_every_measure_finds_its_kind():
-    assert sorted(house.filler_names(SAMPLE)) == ["found", "of", "own"]
+    assert sorted(house.filler_names(SAMPLE)) == ["found", "kept", "of", "own", "rest"]
     assert len(list(house.tuple_assignments(SAMPLE))) == 1
     assert len(list(house.products_with_truth(SAMPLE))) == 1
     assert [node.value.split()[0] for node in house.packed_names(SAMPLE)] == ["first_name"]

@@ -160,10 +160,12 @@ def unlike_advantages(
     trained = None if setting is None else setting.value
     if trained is None:
         trained = checkpoint.argument_fields.get("scale_rewards")
-    unlike = {"estimator.objective", "estimator.advantages"} & {o.name for o in settings.obstacles}
+    conflicts = {"estimator.objective", "estimator.advantages"} & {
+        o.name for o in settings.obstacles
+    }
     origin = settings.origins.get("estimator.objective")
     objective = RECORDED if origin is None else origin.value
-    if trained is None or unlike or objective in _NO_SAMPLER:
+    if trained is None or conflicts or objective in _NO_SAMPLER:
         return []
     rules = rules_of_advantages(U)
     if not rules or trained in rules:
@@ -199,11 +201,11 @@ def confirm_order(
     order = fit_of_order(state, step.loss_gradient)
     by_sidecar = state.matched_by == "sidecar"
     # names in a file are refused on a test alone; an order without names on less
-    wrong = {} if order is None else order.wrong if by_sidecar else order.better
+    misplaced = {} if order is None else order.wrong if by_sidecar else order.better
     matched = f"The optimizer's parameters were matched by {match}"
-    if wrong:
+    if misplaced:
         raise ValueError(
-            f"{matched}, and {describe_misplaced(wrong)}: put their names, in the optimizer's "
+            f"{matched}, and {describe_misplaced(misplaced)}: put their names, in the optimizer's "
             "order, into parameter_names.json beside its file."
         )
     if by_sidecar:

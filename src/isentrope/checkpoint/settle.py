@@ -85,10 +85,10 @@ def settle(
     acting, assumed = _find_acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
     if file is not None:
         obstacles += of_another_step(file, batch, checkpoint.files.step)
-    origins, filled, unlike = _compare_keys(
+    origins, filled, conflicts = _compare_keys(
         values, training, objective, acting=acting, chosen=chosen, assumed=assumed
     )
-    obstacles += unlike
+    obstacles += conflicts
     if not checkpoint.contract.get("replayable", True):
         words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
         obstacles.append(Obstacle("replayable", words))
@@ -237,7 +237,7 @@ def _find_acting_keys(
     """Keys that act on the step in question or on its batches, and those that are assumed."""
     objective = use.objective
     trained = training[_OBJECTIVE].value if _OBJECTIVE in training else None
-    same = trained in (None, objective)
+    agrees = trained in (None, objective)
     recorded = objective == RECORDED
     weighted = objective not in (RECORDED, SFT)
     acts = {
@@ -245,12 +245,12 @@ def _find_acting_keys(
         "sampling.max_new_tokens": sampled,
         "batch_config.chat_template_kwargs": True,
         "estimator.max_grad_norm": True,
-        _OBJECTIVE: same and trained is not None if recorded else same or _OBJECTIVE in chosen,
+        _OBJECTIVE: agrees and trained is not None if recorded else agrees or _OBJECTIVE in chosen,
         "batch_config.G": weighted and batch.drawn,
-        "estimator.advantages": weighted and same and not use.own_advantages,
-        "estimator.max_response_length": same and objective == "dr_grpo",
-        "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
-        "estimator.micro_batch": (same and objective == "bnpo") or use.rounding is not None,
+        "estimator.advantages": weighted and agrees and not use.own_advantages,
+        "estimator.max_response_length": agrees and objective == "dr_grpo",
+        "estimator.clip": weighted and agrees and (use.off_policy or objective == "cispo"),
+        "estimator.micro_batch": (agrees and objective == "bnpo") or use.rounding is not None,
     }
     acting = set(filter(acts.get, acts))
     settled = {*chosen, *training}

@@ -47,7 +47,7 @@ def check_instrument(
         return findings
     first = score(policy, rollouts)
     second = score(policy, rollouts)
-    same = Finding.judged(
+    deterministic = Finding.judged(
         DETERMINISTIC,
         nondeterminism(first, second),
         "Find the module that draws random numbers or uses a non-deterministic kernel; "
@@ -55,7 +55,7 @@ def check_instrument(
         "two evaluations are bit-identical",
     )
     findings += [
-        same,
+        deterministic,
         _check_batch_independence(policy, rollouts, first),
         _check_own_logits(policy, rollouts),
     ]

@@ -91,24 +91,24 @@ def state_order(gradient: Vector, moments: Vector) -> StateOrder:
     return StateOrder(wrong, better if best < (1 - MARGIN) * stored else wrong, undecided)
 
 
-def describe_misplaced(wrong: Mapping[str, str]) -> str:
+def describe_misplaced(misplaced: Mapping[str, str]) -> str:
     """The first of the states that fit other parameters better, in words."""
-    first, better = next(iter(wrong.items()))
+    first, better = next(iter(misplaced.items()))
     return (
-        f"{len(wrong)} states fit other parameters better, the first is that of {first}, which "
+        f"{len(misplaced)} states fit other parameters better, the first is that of {first}, which "
         f"fits {better}"
     )
 
 
 def _thin_to_logs(tensors: list[Tensor]) -> Tensor:
     """(n, rows, columns) logarithms of entries at even distances; zeros count as the smallest."""
-    some: list[Tensor] = []
+    thinned: list[Tensor] = []
     for x in map(whole, tensors):
         x = x.flatten(1) if x.ndim > 1 else x.reshape(-1, 1)
         rows, columns = (-(-size // ENTRIES_PER_AXIS) for size in x.shape)
-        some.append(x[::rows, ::columns])
+        thinned.append(x[::rows, ::columns])
     logs: list[Tensor] = []
-    for x in torch.stack(some).cpu().double():  # one transfer for all
+    for x in torch.stack(thinned).cpu().double():  # one transfer for all
         positive = x[x > 0]
         logs.append(x.clamp_min(float(positive.min()) if len(positive) else 1e-300).log())
     return torch.stack(logs)

@@ -96,9 +96,11 @@ def _require_trackers(names: Sequence[str]) -> None:
     """Refuse trackers that transformers does not know, or whose package is not installed."""
     if "tensorboard" in names and not (_is_there("tensorboard") or _is_there("tensorboardX")):
         require_packages(("tensorboard",), "output.report_to=[tensorboard]")
-    alone = [name for name in names if name in ("all", "none")]
-    if alone and len(names) > 1:
-        raise ConfigError(f"output.report_to: {alone[0]!r} stands alone: omit the others, or it.")
+    keywords = [name for name in names if name in ("all", "none")]
+    if keywords and len(names) > 1:
+        raise ConfigError(
+            f"output.report_to: {keywords[0]!r} stands alone: omit the others, or it."
+        )
     external = [name for name in names if name not in ("tensorboard", "all", "none")]
     trackers = trackers_in_source() if external else None
     for name in external:

@@ -121,8 +121,8 @@ def build(
         refusal = error.errors()[0]
         place = "".join(f"{part}: " for part in refusal["loc"])
         message = refusal["msg"].removeprefix("Value error, ")
-        got = f", got {refusal['input']!r}" if place else ""
-        raise ValueError(f"The control {name!r}: {place}{message}{got}.") from error
+        value = f", got {refusal['input']!r}" if place else ""
+        raise ValueError(f"The control {name!r}: {place}{message}{value}.") from error
 
 
 def options_in_files(control: Any) -> dict[str, Any]:

@@ -156,13 +156,13 @@ class PairedSteps:
         def statistics(omega: Tensor) -> Tensor:
             """ΔH, with rewards ΔJ after it; of pairs the two sides of the price too."""
             base = values(self.sample.log_ratios, self.sample.entropies, omega)
-            alone = {name: values(*scores, omega) - base for name, scores in self._moved.items()}
+            changes = {name: values(*scores, omega) - base for name, scores in self._moved.items()}
             compared: list[Tensor] = []
             for name, references in pairs:
-                plain = torch.stack([alone[reference] for reference in references]).mean(0)
-                gained = alone[name] - plain
+                plain = torch.stack([changes[reference] for reference in references]).mean(0)
+                gained = changes[name] - plain
                 compared += [gained, torch.stack((gained[-1] * plain[0], gained[0] * plain[-1]))]
-            return torch.cat([*alone.values(), *compared])
+            return torch.cat([*changes.values(), *compared])
 
         result = infinitesimal_jackknife(statistics, self.sample.prompt_index)
 
@@ -176,13 +176,13 @@ class PairedSteps:
             return Change(*estimates)
 
         size = len(functionals)
-        alone = {name: change(k * size, [name]) for k, name in enumerate(names)}
+        changes = {name: change(k * size, [name]) for k, name in enumerate(names)}
         prices = Counter(references for _, references in pairs)
         compared: dict[Comparison, Change] = {}
         for k, (name, references) in enumerate(pairs):
             at = len(names) * size + k * (size + 2)
             gained = change(at, [name, *references])
-            plain = alone[references[0]]
+            plain = changes[references[0]]
             if (
                 len(references) == 1
                 and plain.reward is not None
@@ -203,4 +203,4 @@ class PairedSteps:
         verdicts: dict[str, Verdict] = {
             name: trusts[0].verdict for name, trusts in self._trusts.items()
         }
-        return PairedChanges(alone, compared, verdicts)
+        return PairedChanges(changes, compared, verdicts)

@@ -187,8 +187,8 @@ class _Estimates:
 
     def _options(self, row: _Row, name: str) -> dict[str, Any]:
         prompts = Units.of(self.sample.prompt_index[self.masks[name].any(1)]).count
-        alone = _ONE_PROMPT if prompts else NO_POSITION
-        trust = self.trusts[row].without_interval(alone if prompts < 2 else "")
+        reason = _ONE_PROMPT if prompts else NO_POSITION
+        trust = self.trusts[row].without_interval(reason if prompts < 2 else "")
         n = self.result.n_units
         if name == HIGH_ENTROPY_CLASS and n < LEAST_FOR_QUANTILE:
             trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=n))

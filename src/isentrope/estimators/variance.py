@@ -113,7 +113,7 @@ def variance_study(
     units = Units.of(samples[REFERENCE].prompt_index)
     if units.count < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
-    every = torch.arange(len(units.place))
+    indices = torch.arange(len(units.place))
 
     def jackknife(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
         """F, ηδH₁ and the rest of a sweep on some of the responses, with influences of units."""
@@ -126,11 +126,11 @@ def variance_study(
             labels[rows],
         )
 
-    jackknifed = {m: jackknife(s, units.place, every) for m, s in samples.items()}
+    jackknifed = {m: jackknife(s, units.place, indices) for m, s in samples.items()}
     methods: dict[str, dict[str, MethodVariance]] = {quantity: {} for quantity in QUANTITIES}
     for m, sample in samples.items():
         result = jackknifed[m]
-        alone = jackknife(sample, every, every) if len(every) > units.count else None
+        by_response = jackknife(sample, indices, indices) if len(indices) > units.count else None
         trust_of_change, _ = sample.trust_of_change(moved_scores, divergence)
         for quantity, row in QUANTITIES.items():
             trust = trust_of_change if row == FIRST_CHANGE else sample.trust
@@ -151,8 +151,8 @@ def variance_study(
                     of_prompts, relative_error, confidence, positive=quantity == "entropy"
                 )
             design_effect = None
-            if alone is not None:
-                design_effect = _compare_with_responses(result, alone, row, units, confidence)
+            if by_response is not None:
+                design_effect = _compare_with_responses(result, by_response, row, units, confidence)
             methods[quantity][m] = MethodVariance(
                 estimate,
                 _divide_variances(influences, jackknifed[REFERENCE].influences[row], confidence),
@@ -195,11 +195,11 @@ def _cut_into_batches(
 
 
 def _compare_with_responses(
-    groups: Jackknifed, alone: Jackknifed, row: int, units: Units, confidence: float
+    groups: Jackknifed, responses: Jackknifed, row: int, units: Units, confidence: float
 ) -> Estimate:
     """Variance by prompts over variance by responses, whose sum over each prompt is its unit."""
-    squares = units.sums(alone.influences[row].square())
-    of_prompts, of_responses = (j.n_units / (j.n_units - 1) for j in (groups, alone))
+    squares = units.sums(responses.influences[row].square())
+    of_prompts, of_responses = (j.n_units / (j.n_units - 1) for j in (groups, responses))
     a = of_prompts**0.5 * groups.influences[row]
     return _divide_variances(a, (of_responses * squares).sqrt(), confidence)
 

@@ -191,13 +191,13 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
             f"{unmatched[0]!r}: the file is incomplete, or the base model or the adapter's "
             "settings differ."
         )
-    same: dict[str, Tensor] = {}
+    agreements: dict[str, Tensor] = {}
     for key, tensor in stored.items():  # in the type of the file, where the model is
         in_model = loaded[key].to(tensor.dtype)
         on_disk = tensor.to(in_model.device)
         alike = in_model.shape == on_disk.shape
-        same[key] = in_model.isclose(on_disk, 0, 0, True).all() if alike else torch.zeros(())
-    if key := first_false(same):
+        agreements[key] = in_model.isclose(on_disk, 0, 0, True).all() if alike else torch.zeros(())
+    if key := first_false(agreements):
         return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
     return None
 
@@ -220,12 +220,12 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     stored = {
         _plain_tensor(key): WEIGHT_TYPES[kind] for key, kind in tensors if kind in WEIGHT_TYPES
     }
-    only = next(iter(stored.values())) if len(set(stored.values())) == 1 else None
+    single_type = next(iter(stored.values())) if len(set(stored.values())) == 1 else None
     types: dict[str, torch.dtype] = {}
     for name in names:
         parts = _plain_tensor(name).split(".")  # PEFT's files leave two of them out
         on_disk = ".".join(p for p in parts if p not in ("default", "modules_to_save"))
-        if kind := stored.get(on_disk, only):
+        if kind := stored.get(on_disk, single_type):
             types[name] = kind
     return types
 

@@ -187,9 +187,9 @@ def _attend_in_blocks(
         )
 
     # a backward pass cannot hold them all
-    many = query.shape[:-1].numel() * keys > WEIGHTS_HELD
+    is_large = query.shape[:-1].numel() * keys > WEIGHTS_HELD
     run: Callable[..., Tensor] = block
-    if many and torch.is_grad_enabled() and query.requires_grad:
+    if is_large and torch.is_grad_enabled() and query.requires_grad:
         run = partial(checkpoint, block, use_reentrant=False)
     starts = reversed(range(0, queries, rows))
     parts = [run(start, query[..., start : start + rows, :], key, value) for start in starts]

@@ -195,9 +195,9 @@ def read_hint(hint: Any) -> tuple[Any, list[Any]]:
     """The type of a value, and what is said of it; None is among that where there may be none."""
     origin = get_origin(hint)
     if origin is Annotated:
-        inner, *said = get_args(hint)
+        inner, *annotations = get_args(hint)
         kind, marks = read_hint(inner)
-        return kind, [*marks, *said]
+        return kind, [*marks, *annotations]
     if origin in (Union, UnionType):
         kind, marks = read_hint(get_args(hint)[0])
         return kind, [*marks, None] if type(None) in get_args(hint) else marks

@@ -46,10 +46,10 @@ def held_by_few(total: str, carriers: float, units: str, n: int | None = None) -
     """
     count = round(carriers)
     if count < 2:
-        who = f"One {units.removesuffix('s')}" if n is None else f"One of the {n} {units}"
-        return f"{who} holds most of {total}"
-    who = f"A handful of {units}" if n is None else f"Few of the {n} {units}"
-    return f"{who} hold most of {total}, as {count} of equal weight would"
+        subject = f"One {units.removesuffix('s')}" if n is None else f"One of the {n} {units}"
+        return f"{subject} holds most of {total}"
+    subject = f"A handful of {units}" if n is None else f"Few of the {n} {units}"
+    return f"{subject} hold most of {total}, as {count} of equal weight would"
 
 
 def freedom_of_units(influences: ArrayLike) -> float:

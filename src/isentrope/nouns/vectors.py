@@ -27,10 +27,10 @@ def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None
     Raises:
         ValueError: If the names or the shapes differ; the message names the first of them.
     """
-    if only := set(a) ^ set(b):
+    if unmatched := set(a) ^ set(b):
         raise ValueError(
-            f"The two vectors are over different parameters: {sorted(only)[0]!r} is in one of "
-            f"them only ({len(only)} such names). Use the model's parameter names in both."
+            f"The two vectors are over different parameters: {sorted(unmatched)[0]!r} is in one of "
+            f"them only ({len(unmatched)} such names). Use the model's parameter names in both."
         )
     for name, tensor in a.items():
         if tensor.shape != b[name].shape:

@@ -66,18 +66,18 @@ def enumerate_policy(
 
 def _list_responses(size: int, ends: Collection[int], longest: int, limit: int) -> list[list[int]]:
     """Every response to a prompt, in dictionary order."""
-    done: list[list[int]] = []
+    finished: list[list[int]] = []
     unfinished: list[list[int]] = [[]]
     for _ in range(longest):
         grown = [[*r, a] for r in unfinished for a in range(size)]
-        done += [r for r in grown if r[-1] in ends]
+        finished += [r for r in grown if r[-1] in ends]
         unfinished = [r for r in grown if r[-1] not in ends]
-        if len(done) + len(unfinished) > limit:
+        if len(finished) + len(unfinished) > limit:
             raise ValueError(
                 f"More than {limit} responses per prompt: use a smaller vocabulary or "
                 "max_new_tokens."
             )
-    return sorted(done + unfinished)
+    return sorted(finished + unfinished)
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,9 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
 
     columns: list[Tensor] = []
     for start in range(0, len(flat), COORDINATES):
-        many = min(COORDINATES, len(flat) - start)
-        shift = flat.new_zeros(many, len(flat))
-        shift[torch.arange(many), start + torch.arange(many)] = COORDINATE_STEP
+        count = min(COORDINATES, len(flat) - start)
+        shift = flat.new_zeros(count, len(flat))
+        shift[torch.arange(count), start + torch.arange(count)] = COORDINATE_STEP
         near, far = (
             torch.func.vmap(at)(flat + k * shift) - torch.func.vmap(at)(flat - k * shift)
             for k in (1, 2)

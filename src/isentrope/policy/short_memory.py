@@ -64,8 +64,8 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -
         try:
             return attempt()
         except (RuntimeError, MemoryError) as error:
-            alone = policy.ranks.size == 1 and tokens >= 2 * longest
-            if not alone or not is_lack_of_memory(error):
+            may_halve = policy.ranks.size == 1 and tokens >= 2 * longest
+            if not may_halve or not is_lack_of_memory(error):
                 raise
             _log.warning(
                 "Memory is short: %d tokens per micro-batch from here on instead of %d "

@@ -180,8 +180,8 @@ class Theta(SharedWork):
             ValueError: If it holds NaN or infinity.
         """
         require_same_names(self.theta, direction)
-        wrong = {n: (~local_part(x).isfinite()).sum() for n, x in direction.items()}
-        for name, entries in zip(wrong, total(wrong, direction), strict=True):
+        not_finite = {n: (~local_part(x).isfinite()).sum() for n, x in direction.items()}
+        for name, entries in zip(not_finite, total(not_finite, direction), strict=True):
             if entries:
                 raise ValueError(f"The direction is not finite in parameter {name!r}.")
 

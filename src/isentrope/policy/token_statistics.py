@@ -124,12 +124,12 @@ def require_finite(scores: Scores) -> None:
     Raises:
         NotFiniteError: Naming the first such sequence.
     """
-    bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
-    if bool(bad.any()):
+    not_finite = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
+    if bool(not_finite.any()):
         raise NotFiniteError(
-            f"The scores of {int(bad.sum())} of {len(bad)} sequences are not finite, the first "
-            f"is sequence {int(bad.nonzero()[0])}: the logits hold NaN or infinity. Check the "
-            "checkpoint's weights (isentrope check) or use a longer precision."
+            f"The scores of {int(not_finite.sum())} of {len(not_finite)} sequences are not finite, "
+            f"the first is sequence {int(not_finite.nonzero()[0])}: the logits hold NaN or "
+            "infinity. Check the checkpoint's weights (isentrope check) or use a longer precision."
         )
 
 

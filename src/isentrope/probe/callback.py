@@ -291,7 +291,7 @@ class EntropyProbe(Readings):
             self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 
-    def _draw(self, policy: Policy, step: int, which: int, length: int) -> Rollouts:
+    def _draw(self, policy: Policy, step: int, batch: int, length: int) -> Rollouts:
         """This process's share of a mini-batch of a step: 0 for E, 1 for the fresh one."""
-        generator = generator_of(self.options.seed, step, which, 7)
+        generator = generator_of(self.options.seed, step, batch, 7)
         return draw_share(policy, self._prompts, self._size, length, generator)

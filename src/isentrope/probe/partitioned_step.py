@@ -69,9 +69,9 @@ class PartitionedStep:
             (flat,) = group["params"]
             if flat.grad is None:
                 continue
-            used = {"grad": flat.grad, **optimizer.state.get(flat, {})}
+            state = {"grad": flat.grad, **optimizer.state.get(flat, {})}
             settings = {k: x for k, x in group.items() if k != "params"}
-            self._parts[id(flat)] = copy.deepcopy((settings, used))
+            self._parts[id(flat)] = copy.deepcopy((settings, state))
 
     @contextmanager
     def at_start(self) -> Iterator["PartitionedStep | None"]:
@@ -127,11 +127,11 @@ class PartitionedStep:
         paddings = getattr(zero, "round_robin_bit16_padding", None)
         order = getattr(zero, "round_robin_bit16_groups", zero.bit16_groups)
         for k, group in enumerate(zero.optimizer.param_groups):
-            settings, used = self._parts[id(group["params"][0])]
+            settings, state = self._parts[id(group["params"][0])]
             shapes = {self._names[p]: p.shape for p in order[k]}
             handle = zero.real_dp_process_group[k]
             of_processes: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size(handle))]
-            for key, value in used.items():
+            for key, value in state.items():
                 values = [value] * len(of_processes)  # one value for all parameters, or a vector
                 if is_vector(value):
                     share = value.to(order[k][0].device)

@@ -175,12 +175,12 @@ def _verdict(apart: Estimate, label: str, among: int) -> str:
     """Whether a run is known to have more or less, where so many differences are shown."""
     if apart.covers(0.0):
         return "which may be chance"
-    up = apart.value > 0
-    half = apart.value - apart.ci_low if up else apart.ci_high - apart.value
+    is_higher = apart.value > 0
+    half = apart.value - apart.ci_low if is_higher else apart.ci_high - apart.value
     freedom = _freedom(apart)
     longer = t_quantile(freedom, confidence_of_each(0.95, among)) / t_quantile(freedom)
     if abs(apart.value) > longer * half:
-        return f"{'higher' if up else 'lower'} in {label}"
+        return f"{'higher' if is_higher else 'lower'} in {label}"
     return f"which may be chance among the {among} differences of this page"
 
 

@@ -85,14 +85,14 @@ def _curve(curve: Series, axes: Axes, x: str, y: str) -> PointGroup:
 def _cells(picture: Picture, axes: Axes, x: str, y: str) -> Mapping[str, Any]:
     """Hundredths of cosines with the corners of the picture; of a large one every k-th cell."""
     rows, columns = picture.cosines.shape
-    every = -(-max(rows, columns) // MOST_CELLS)
-    hundredths = (100 * picture.cosines[::every, ::every]).round().astype(int)
+    stride = -(-max(rows, columns) // MOST_CELLS)
+    hundredths = (100 * picture.cosines[::stride, ::stride]).round().astype(int)
     corners = _in_figure(axes, np.array([[-0.5, -0.5], [columns - 0.5, rows - 0.5]]))
     return {
         "names": [x, y],
         "corners": corners.round(1).tolist(),
         "shape": [rows, columns],
-        "every": every,
+        "every": stride,
         "hundredths": hundredths.tolist(),
     }
 

@@ -107,9 +107,9 @@ def decode(kind: type[T], content: object, path: Path) -> T:
 
 def _put_nan(content: Any, error: ValidationError) -> None:
     """Put NaN where a number is wanted and the file has null: pydantic says where that is."""
-    for wrong in error.errors(include_url=False):
-        if wrong["type"] == "float_type" and wrong["input"] is None:
-            *path, last = wrong["loc"]
+    for problem in error.errors(include_url=False):
+        if problem["type"] == "float_type" and problem["input"] is None:
+            *path, last = problem["loc"]
             reduce(getitem, path, content)[last] = math.nan
 
 
@@ -210,8 +210,8 @@ def _keys(hint: Any, place: Sequence[int | str]) -> list[str]:
     if not place:
         return []
     kind, marks = read_hint(hint)
-    first, *rest = place
-    part = str(rest[0]) if rest else "value"
+    first, *inner = place
+    part = str(inner[0]) if inner else "value"
     for mark in marks:
         if isinstance(mark, ByName):
             return [str(first) + BY_NAME.get(part, "")]
@@ -219,4 +219,4 @@ def _keys(hint: Any, place: Sequence[int | str]) -> list[str]:
         key = _key_in_row(kind, first, part)
         if key is not None:
             return [key]
-    return [str(first), *_keys(find_part_kind(kind, first), rest)]
+    return [str(first), *_keys(find_part_kind(kind, first), inner)]

@@ -150,8 +150,8 @@ class StepFolder:
             FileError: If the step is done and a file of it was changed, cannot be read, or has the
                 name of another.
         """
-        done = (self.path / MANIFEST).is_file()
-        if not done and (self._chunks.exists() or not (self.path / METRICS).is_file()):
+        is_finished = (self.path / MANIFEST).is_file()
+        if not is_finished and (self._chunks.exists() or not (self.path / METRICS).is_file()):
             return None
         verify(self.path)
         file = self.path / METRICS
@@ -242,9 +242,9 @@ def finished(folder: Path) -> list[EvaluationResult]:
         FileError: If a file of one was changed.
         ResultsError: If one cannot be read.
     """
-    every = (StepFolder(path, {}).result() for path in sorted(folder.iterdir()) if path.is_dir())
-    done = [result for result in every if result is not None]
-    return sorted(done, key=lambda result: -1 if result.step is None else result.step)
+    stored = (StepFolder(path, {}).result() for path in sorted(folder.iterdir()) if path.is_dir())
+    results = [result for result in stored if result is not None]
+    return sorted(results, key=lambda result: -1 if result.step is None else result.step)
 
 
 def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
@@ -257,10 +257,10 @@ def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
     Raises:
         ResultsError: If a result lacks a metric that another has.
     """
-    every = [(result, row) for result in results for row in result.rows]
-    names = dict.fromkeys(name for _, row in every for name in row.metrics)
+    pairs = [(result, row) for result in results for row in result.rows]
+    names = dict.fromkeys(name for _, row in pairs for name in row.metrics)
     rows: list[dict[str, Any]] = []
-    for result, row in every:
+    for result, row in pairs:
         if missing := [name for name in names if name not in row.metrics]:
             raise ResultsError(
                 f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
@@ -271,6 +271,6 @@ def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
         numbers = [e.columns(name) for name, e in row.metrics.items() if e is not None]
         cells = {name: known(x) for columns in numbers for name, x in columns.items()}
         rows.append(head | cells)
-    group = ["group"] if any(row.group for _, row in every) else []
+    group = ["group"] if any(row.group for _, row in pairs) else []
     columns = [*HEAD, *group, *(name + end for name in names for end in ESTIMATE_COLUMNS.values())]
     return pd.DataFrame(rows, columns=columns, dtype=object)

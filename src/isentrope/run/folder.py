@@ -101,8 +101,8 @@ def git_commit(folder: Path) -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        return process.stdout.strip()
 
     try:
         if not git("ls-files", "--", "__init__.py"):

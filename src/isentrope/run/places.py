@@ -87,8 +87,8 @@ def require_name(folder: Path, checkpoint: str, names: Sequence[str]) -> None:
         ValueError: Naming those that there are.
     """
     if checkpoint not in names:
-        every = ", ".join(dict.fromkeys(names)) or "none"
-        raise ValueError(f"{folder} has no measurement of {checkpoint!r}; it has {every}.")
+        measured = ", ".join(dict.fromkeys(names)) or "none"
+        raise ValueError(f"{folder} has no measurement of {checkpoint!r}; it has {measured}.")
 
 
 def measured_folders(place: Path) -> list[Path]:

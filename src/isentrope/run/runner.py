@@ -139,8 +139,8 @@ class Runner(ABC, Generic[_Settings, _Result]):
             results: list[_Result] = []
             with noted_if_interrupted(lambda: self.how_to_go_on(items)):
                 for item in items:
-                    done = item.target in finished
-                    results.append(finished[item.target] if done else self.make(item))
+                    is_finished = item.target in finished
+                    results.append(finished[item.target] if is_finished else self.make(item))
                     self.join(items[: len(results)], results)
         measurements = {item.name: item.target for item in items}
         return Run(self.folder, measurements, results)

@@ -185,8 +185,8 @@ def study_items(verb: str, config: MeasureConfig, folder: Path) -> list[Item[Set
         where = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
         for repeat in range(first, first + config.batch_config.repeats):
             batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
-            alone = config.model_copy(update={"checkpoint": where, "batch_config": batch})
-            settings = settle(checkpoint, alone)
+            item_config = config.model_copy(update={"checkpoint": where, "batch_config": batch})
+            settings = settle(checkpoint, item_config)
             made_from = measurement_origin(settings.config, checkpoint)
             obstacles = (*settings.obstacles, *other_base(checkpoint, made_from))
             refuse(obstacles, settings.ignored, checkpoint.name)

@@ -99,8 +99,8 @@ def with_rewards(
             f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
             "responses; one number per response is needed."
         )
-    if bool((wrong := rewards.abs() >= LARGEST_REWARD).any()):
-        first = int(wrong.nonzero()[0])
+    if bool((too_large := rewards.abs() >= LARGEST_REWARD).any()):
+        first = int(too_large.nonzero()[0])
         raise ValueError(
             f"The reward of response {first} is {float(rewards[first])}, not a number between "
             f"±{LARGEST_REWARD:g}."
@@ -231,8 +231,8 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     group = groups[scored]
     counts = group.bincount(minlength=len(size)).double()
     # Differences from one reward of the same group are exactly zero for equal rewards.
-    some = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards[scored])
-    rewards = rollouts.rewards[scored] - some[group]
+    references = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards[scored])
+    rewards = rollouts.rewards[scored] - references[group]
 
     totals = torch.zeros_like(counts).index_add_(0, group, rewards)
     centred = rewards - (totals / counts)[group]

@@ -205,8 +205,8 @@ class Filling:
             self._useful += int(useful.sum())
             self._rewards = torch.cat((self._rewards.view(-1, size), rewards[needed]))
             self._entropies += (batch.sampler_entropies or [])[: int(needed.sum()) * size]
-            for which, parts in ((useful, self._kept), (~useful, self.rejected)):
-                rows = (which & needed).repeat_interleave(size).nonzero()[:, 0]
+            for selected, parts in ((useful, self._kept), (~useful, self.rejected)):
+                rows = (selected & needed).repeat_interleave(size).nonzero()[:, 0]
                 if len(rows):
                     parts.append(batch.select(rows))
             advance(min(self._useful, n) * size, n * size)

@@ -289,12 +289,12 @@ class _InverseCdf(LogitsProcessor):
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
         logprob = logprobs.gather(1, token)[:, 0]
-        bad = logprob.isnan()  # so is then every other of the row
-        if bool(bad.any()):
+        is_nan = logprob.isnan()  # so is then every other of the row
+        if bool(is_nan.any()):
             raise ValueError(
                 f"The logits hold NaN or infinity at response position {step + 1} (row "
-                f"{int(bad.nonzero()[0])} of the batch): check the checkpoint's weights, or use a "
-                "longer precision."
+                f"{int(is_nan.nonzero()[0])} of the batch): check the checkpoint's weights, or use "
+                "a longer precision."
             )
         self.drawn.append((token[:, 0], logprob, entropy))
         return scores.scatter_(1, token, torch.inf)  # generate's own copy of them

@@ -137,8 +137,8 @@ def _require_unchanged(path: Path, entry: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise FileError(f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        how = _explain_line_ends(path, entry["sha256"])
-        raise FileError(f"{path} was changed after it was written{how}: {_CURE}.")
+        explanation = _explain_line_ends(path, entry["sha256"])
+        raise FileError(f"{path} was changed after it was written{explanation}: {_CURE}.")
 
 
 def _explain_line_ends(path: Path, written: str | None = None) -> str:

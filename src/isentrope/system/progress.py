@@ -60,13 +60,13 @@ class Progress:
     def __init__(
         self,
         console: Console | None = None,
-        what: str = "",
+        work: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         shown = console is not None and console.is_terminal and speaks()
         self.console = console if shown else None
         self.logs = console is not None and not console.is_terminal and speaks()
-        self.what = what
+        self.work = work
         self._clock = clock
         self._start = clock()
         self._last_line = self._start
@@ -94,7 +94,7 @@ class Progress:
         if now - self._last_line < SILENCE:
             return
         self._last_line = now
-        parts = [self.what, *self._stages, f"{now - self._start:.0f} s"]
+        parts = [self.work, *self._stages, f"{now - self._start:.0f} s"]
         log.info(" · ".join(part for part in parts if part))
 
     @contextmanager

@@ -65,8 +65,10 @@ class SmallerPieces(_Base):
                 del open_pieces[0]
                 continue
             except (RuntimeError, MemoryError) as error:
-                again = is_lack_of_memory(error) and len(piece) > 1 and self._is_exact_in_pieces()
-                if not again or not self._take_back(gradients):
+                may_halve = (
+                    is_lack_of_memory(error) and len(piece) > 1 and self._is_exact_in_pieces()
+                )
+                if not may_halve or not self._take_back(gradients):
                     raise
             finally:
                 self._piece = None

@@ -14,13 +14,13 @@ TENSORBOARD = "tensorboard"
 """Folder of the events in that of a run."""
 
 
-def continue_tensorboard(trainer: Any, run: Path, done: int) -> None:
+def continue_tensorboard(trainer: Any, run: Path, step: int) -> None:
     """Let a resumed run's events replace those of the steps that it takes again.
 
     Args:
         trainer: Whose callback it is, if it has one.
         run: The run folder; nothing is changed where it has no events yet.
-        done: The step that the run resumes from.
+        step: The step that the run resumes from.
     """
     events = run / TENSORBOARD
     if not events.is_dir() or trainer.pop_callback(TensorBoardCallback) is None:
@@ -31,5 +31,5 @@ def continue_tensorboard(trainer: Any, run: Path, done: int) -> None:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # transformers takes either
             from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
-        writer = SummaryWriter(log_dir=str(events), purge_step=done + 1)
+        writer = SummaryWriter(log_dir=str(events), purge_step=step + 1)
     trainer.add_callback(TensorBoardCallback(tb_writer=writer))

@@ -118,10 +118,10 @@ def rounded_step(
             "moved": (local_change != 0).sum(),
             "not finite": (~local_change.isfinite()).sum(),
         }
-        entries, wrong = total(counts, dict.fromkeys(counts, change))
+        entries, not_finite = total(counts, dict.fromkeys(counts, change))
         changed += entries
         size += change.numel()
-        if wrong:
+        if not_finite:
             raise ValueError(
                 f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "
                 f"{name!r}: such training would diverge at once. If its weights were kept in "

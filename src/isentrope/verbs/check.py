@@ -75,16 +75,16 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
             settings = settle(checkpoint, config)
             obstacles = (*settings.obstacles, *other_base(checkpoint, checkpoint.digests))
             settings = replace(settings, obstacles=obstacles)
-            alone = settings.config
+            in_force = settings.config
             memory: list[Finding] = []
             with progress().bar(f"loading {checkpoint.name}"):
                 try:
-                    require_memory(MEASURE.name, checkpoint.name, checkpoint.path, alone)
+                    require_memory(MEASURE.name, checkpoint.name, checkpoint.path, in_force)
                 except DoesNotFitError as error:
                     memory.append(Finding("memory", False, str(error)))
-                policy = checkpoint.load(alone.checkpoint, alone.sampling)
+                policy = checkpoint.load(in_force.checkpoint, in_force.sampling)
                 policy.share_work()
-            sampler = Sampler(policy, alone, checkpoint.path)
+            sampler = Sampler(policy, in_force, checkpoint.path)
             findings[checkpoint.name] = [*memory, *_check_one(checkpoint, settings, sampler)]
     return findings
 
@@ -160,14 +160,14 @@ def _compare_settings(
     name = "settings of training"
     of_model = [o for o in model_obstacles(policy, checkpoint) if o.name != "dropout"]
     obstacles = (*settings.obstacles, *of_model)
-    unlike = [o.words for o in obstacles if o.name not in settings.ignored]
+    conflicts = [o.words for o in obstacles if o.name not in settings.ignored]
     compared = [key for key, origin in settings.origins.items() if origin.training is not None]
-    if not compared and not settings.filled and not unlike:
+    if not compared and not settings.filled and not conflicts:
         return Finding(name, None, f"no {CONTRACT} and no {TRAINING_ARGS} say how it was trained")
     advice = f"{_OTHER_STEP}. {ways_on(o for o in obstacles if o.name not in settings.ignored)}"
     ignored = f"; ignored: {', '.join(settings.ignored)}" if settings.ignored else ""
     sound = f"as in training: {', '.join(compared)}{ignored}"
-    return Finding.judged(name, "; ".join(unlike), advice, sound)
+    return Finding.judged(name, "; ".join(conflicts), advice, sound)
 
 
 def _check_batch(

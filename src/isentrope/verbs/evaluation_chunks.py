@@ -61,7 +61,7 @@ class ChunkedEvaluation:
         config = self.config
         profile = config.evaluation
         sampling = config.sampling
-        done = 0
+        finished = 0
         numbered = product(profile.samples, range(len(chunks)))
         missing = gather([chunk for chunk in numbered if not self.step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
@@ -104,8 +104,8 @@ class ChunkedEvaluation:
                     records["prompt"] += start
                     if rank() == 0 or not policy.sharded:
                         self.step.save(decoding, number, records)
-                    done += 1
-                    advance(done, len(share))
+                    finished += 1
+                    advance(finished, len(share))
 
     def finish(self, chunks: int) -> EvaluationResult:
         """Read all chunks back, compute the numbers, and write both."""
@@ -116,8 +116,8 @@ class ChunkedEvaluation:
         for decoding in config.evaluation.samples:
             records = self.step.load(decoding, chunks)
             rows.append(self._summarise(decoding, records))
-            for group, some in records.groupby("group") if "group" in records else ():
-                rows.append(self._summarise(decoding, some, str(group)))
+            for group, members in records.groupby("group") if "group" in records else ():
+                rows.append(self._summarise(decoding, members, str(group)))
             if not config.evaluation.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)

@@ -79,8 +79,8 @@ def prepare_training(
         if checkpoint is not None:
             log.warning("%s", DRAWS_ANEW)
     args = grpo_options(config, files.checkpoints)
-    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
-    steps = range(done + 1 if done else 0, training.steps + 1)
+    last_step = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
+    steps = range(last_step + 1 if last_step else 0, training.steps + 1)
     saved = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
     model, tokenizer = begin_training(
         config, files, training.seed, saved, "set training.keep_last, or choose another --out"
@@ -93,7 +93,8 @@ def prepare_training(
     contract = _make_contract(config, files, policy, prompts, args)
     if checkpoint is not None:
         before = read_contract(checkpoint)
-        require_same_run(checkpoint, before, contract, branched=Branch.at(files, done) is not None)
+        is_branch = Branch.at(files, last_step) is not None
+        require_same_run(checkpoint, before, contract, branched=is_branch)
     if config.model.shard_base:
         shard_base(model, args.device)
     held_out = _choose_held_out(config, prompts)

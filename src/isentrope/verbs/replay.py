@@ -76,17 +76,17 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
         checkpoints = require_inputs(config)
         for done, checkpoint in enumerate(checkpoints):
             report(done, len(checkpoints), f"the step from {checkpoint.name}")
-            alone = settle(checkpoint, config).config
+            in_force = settle(checkpoint, config).config
             arguments = checkpoint.argument_fields
-            precision = alone.precision.updating
+            precision = in_force.precision.updating
             # autocast as in the trainer's arguments, where the configuration has none
             autocast = precision.autocast or precision_of(SimpleNamespace(**arguments)).autocast
             if autocast is not None:
                 precision = replace(precision, runtime_dtype="float32", autocast=autocast)
-            rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
+            rows = in_force.estimator.micro_batch or arguments.get("per_device_train_batch_size")
             try:
                 replayed = _replay_one(
-                    checkpoint, alone.checkpoint, alone.sampling, precision, rows
+                    checkpoint, in_force.checkpoint, in_force.sampling, precision, rows
                 )
             except NoNextStepError as error:
                 missing.append(error)

@@ -175,10 +175,10 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         )
         require_same(checkpoint, before, current, cure=f"restore it, {cure}", cure_of_files=cure)
     options = sft_options(config, files.folder)
-    done = max(files.steps()) if checkpoint else 0
+    last_step = max(files.steps()) if checkpoint else 0
     saved = [0]  # the model
     if tuning.save_every is not None:
-        saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
+        saved += kept_steps(range(last_step + 1, tuning.steps + 1), tuning.save_every)
     cure = "set fine_tuning.save_every, or choose another --out"
     model, tokenizer = begin_training(config, files, tuning.seed, saved, cure)
     policy = Policy(model, tokenizer, precision="as_is")
@@ -190,7 +190,7 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         config, files.folder, provenance=config.provenance if checkpoint else None
     )
     if rank() == 0:
-        files.rewind(done if checkpoint else -1)  # of a run that was stopped
+        files.rewind(last_step if checkpoint else -1)  # of a run that was stopped
         if tuning.save_every is not None:
             write_bytes(files.folder / CONFIG, written)
     barrier()
@@ -207,7 +207,7 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
             files=files,
             record=record,
         )
-        continue_tensorboard(trainer, files.folder, done)
+        continue_tensorboard(trainer, files.folder, last_step)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     require_finite_state(tuning.steps, model, None, files)
     adhered: dict[str, Estimate | None] = {}

@@ -107,13 +107,13 @@ def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
 
 def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     """A row per checkpoint and decoding, with the metrics that have a value somewhere."""
-    every = [(result.checkpoint, row) for result in results for row in result.rows]
-    first = every[0][1]
+    pairs = [(result.checkpoint, row) for result in results for row in result.rows]
+    first = pairs[0][1]
     names = [name for name, estimate in first.metrics.items() if estimate]
     passes = [name for name in names if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
     shown |= {name: title for name, title in COLUMNS.items() if name in names}
-    metrics = [row.metrics for _, row in every]
+    metrics = [row.metrics for _, row in pairs]
     if all(_value(row.get("reward")) == _value(row.get("pass_at_1")) for row in metrics):
         shown.pop("reward", None)  # right or wrong, and nothing else
     title = (
@@ -122,7 +122,7 @@ def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     )
     columns = [Column("checkpoint", "checkpoint", left=True)]
     columns.append(Column("decoding", "decoding", left=True))
-    if any(row.group for _, row in every):
+    if any(row.group for _, row in pairs):
         columns += [Column("group", "group", left=True), Column("prompts", "n_prompts", 1)]
     columns += [
         Column(heading, name, _RANKS.get(name, k))
@@ -131,7 +131,7 @@ def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     rows = [
         {**vars(row), "checkpoint": checkpoint}
         | {name: _measured(estimate) for name, estimate in row.metrics.items()}
-        for checkpoint, row in every
+        for checkpoint, row in pairs
     ]
     return Table(title, rows, columns)
 

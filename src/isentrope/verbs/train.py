@@ -187,29 +187,29 @@ def under_way(files: RunFiles, verb: str, smaller: str) -> Iterator[None]:
 def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
     files.require_known_names()
     checkpoint = files.latest()
-    done = max(files.steps(), default=0)
+    last_step = max(files.steps(), default=0)
     if checkpoint is not None:
         sharded = shards_weights(config.trainer)
         scaled = bool(config.trainer.get("fp16"))
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
         verify(checkpoint)
         origin = training_origin(config)
-        begun = Branch.at(files, done)
+        begun = Branch.at(files, last_step)
         changed = () if begun is None else tuple(begun.changed)
         require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
-        files.require_whole_log(done)
-        for sentence in rollout_faults(files, done) if rank() == 0 else ():
+        files.require_whole_log(last_step)
+        for sentence in rollout_faults(files, last_step) if rank() == 0 else ():
             log.warning("%s", sentence)
-    if done >= min(config.training.steps, until or config.training.steps):
-        log.info("The run has done its %d steps.", done)
+    if last_step >= min(config.training.steps, until or config.training.steps):
+        log.info("The run has done its %d steps.", last_step)
         return files.folder
     trainer = prepare_training(config, files, checkpoint)
-    continue_tensorboard(trainer, files.folder, done)
+    continue_tensorboard(trainer, files.folder, last_step)
     if until is not None:
         trainer.add_callback(StopAt(until))
     barrier()
     if rank() == 0:
-        files.rewind(done)
+        files.rewind(last_step)
         write_bytes(
             files.folder / CONFIG,
             resolved_content(config, files.folder, provenance=config.provenance),

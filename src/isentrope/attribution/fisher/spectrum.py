@@ -118,16 +118,16 @@ def simulated_null(
     """
     norms = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy()
     n = len(diagonals[0])
-    every = len(norms)
+    count = len(norms)
     block = len(diagonals) > 1
     drawn: list[np.ndarray] = []
     for _ in range(draws):
         # Where d ≥ n, turned into the first n axes (Bartlett): row i has i − 1 normal coordinates
         # along the rows before it and a χ of d − i + 1 degrees of freedom across them. No size
         # depends on d.
-        rows = rng.normal(size=(every, every if dimension >= every else round(dimension)))
-        if dimension >= every:
-            across = np.sqrt(rng.chisquare(dimension - np.arange(every)))
+        rows = rng.normal(size=(count, count if dimension >= count else round(dimension)))
+        if dimension >= count:
+            across = np.sqrt(rng.chisquare(dimension - np.arange(count)))
             rows = np.tril(rows, -1) + np.diag(across)
         rows = norms * (rows / np.linalg.norm(rows, axis=1, keepdims=True))
         singular = np.linalg.svd(rows[:n] @ rows[n:].T if block else rows, compute_uv=False)

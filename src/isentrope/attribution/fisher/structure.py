@@ -184,11 +184,13 @@ def _structure(
             )
         estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in quantities.items()}
         relations[name] = Relation(int(mask.sum()), **estimates)
-    same = statistics["same_prompt"]
-    cross = statistics["cross_prompt"]
+    same_prompt = statistics["same_prompt"]
+    cross_prompt = statistics["cross_prompt"]
     differences = {
-        q: pairs.estimate(same[q][0] - cross[q][0], same[q][1] | cross[q][1], unit)
+        q: pairs.estimate(
+            same_prompt[q][0] - cross_prompt[q][0], same_prompt[q][1] | cross_prompt[q][1], unit
+        )
         for q, unit in _OF_DIFFERENCES.items()
-        if q in same and q in cross
+        if q in same_prompt and q in cross_prompt
     }
     return KernelStructure(relations, tuple(warnings), differences)

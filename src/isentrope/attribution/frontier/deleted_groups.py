@@ -76,8 +76,8 @@ def without_each_group(function: Callable[[Tensor], Tensor], groups: int) -> Ten
     Returns:
         (1 + G, ...) the tensors.
     """
-    every = torch.arange(groups)
-    return torch.stack([function(every), *(function(every[every != g]) for g in every)])
+    indices = torch.arange(groups)
+    return torch.stack([function(indices), *(function(indices[indices != g]) for g in indices)])
 
 
 def pairs_of_groups(products: Tensor, shares: Tensor) -> Tensor:

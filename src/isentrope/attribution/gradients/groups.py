@@ -155,17 +155,17 @@ def gradients_by_group(
     vectors = [HeldVectors(policy.theta, groups, where) for _ in samples]
     for g in range(groups):
         sequences = (group == g).nonzero()[:, 0]  # (n_g,)
-        some = batch.select(sequences)
+        subset = batch.select(sequences)
         t = int(batch.lengths[sequences].max())
         cut = [(a[sequences, :t], None if b is None else b[sequences, :t]) for a, b in sums]
         with derivative_of_scores(policy.model):
-            gradients = weighted_gradients(policy, some, cut)
+            gradients = weighted_gradients(policy, subset, cut)
         for parts, gradient in zip(vectors, gradients, strict=False):
             parts.add(g, gradient)
         if ratio is not None:
             of_length = axpy(1.0, gradients[-1], of_length) if g else gradients[-1]
         if direction is not None and g == 0:
-            _require_both_modes(policy, some, cut[0], direction, vectors[0][0])
+            _require_both_modes(policy, subset, cut[0], direction, vectors[0][0])
     gradients_by_group = [
         GradientGroups(x, group, sample) for x, sample in zip(vectors, samples, strict=True)
     ]
@@ -219,10 +219,10 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
 
 
 def _require_both_modes(
-    policy: Policy, some: Rollouts, weights: Weights, v: Vector, part: Vector
+    policy: Policy, subset: Rollouts, weights: Weights, v: Vector, part: Vector
 ) -> None:
     """Compare the derivatives of some samples along v by backward and forward mode."""
-    slope = score_along(policy, some, v, 1)[1]
+    slope = score_along(policy, subset, v, 1)[1]
     a, b = weights
     terms = (a * slope.logprobs + (0.0 if b is None else b * slope.entropies)).sum(1)
     modes = "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the first group of E,"

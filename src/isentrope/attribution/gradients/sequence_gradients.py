@@ -126,9 +126,9 @@ class SequenceGradients:
 
         def visit_sequence(batch: MicroBatch, visit: Visit) -> None:
             sequences = batch.sequences.cpu()
-            alone = token_sum.select(sequences)
-            weights = alone.logprob_weights, alone.entropy_weights
-            gradient = gradient_alone(policy, alone.rollouts, *weights)
+            sequence = token_sum.select(sequences)
+            weights = sequence.logprob_weights, sequence.entropy_weights
+            gradient = gradient_alone(policy, sequence.rollouts, *weights)
             visit_parameters(row_of[sequences], gradient, visit)
 
         sums = token_sum.rollouts
@@ -138,19 +138,19 @@ class SequenceGradients:
         """One backward pass; the names of the parameters that were visited."""
         visited: set[str] = set()
         rows = token_sum.row_of.to(batch.sequences.device)[batch.sequences]
-        alone: Tensor | None = None  # the row of the sequence that the head reads
+        head_row: Tensor | None = None  # the row of the sequence that the head reads
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor) -> None:
-            if alone is None:
+            if head_row is None:
                 x = by_sequence(x, batch)
                 g = by_sequence(g, batch)
-            columns = rows if alone is None else alone, x, g
+            columns = rows if head_row is None else head_row, x, g
             for parameter, name in layer.names.items():
                 visited.add(name)
                 size = getattr(layer.module, parameter).numel()
                 parts = (y.split(max(1, ELEMENTS_HELD // size)) for y in columns)
-                for some, inputs, of_output in zip(*parts, strict=True):
-                    visit(name, some, layer.gradient(parameter, inputs, of_output))
+                for indices, inputs, of_output in zip(*parts, strict=True):
+                    visit(name, indices, layer.gradient(parameter, inputs, of_output))
 
         a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
         b = token_sum.entropy_weights
@@ -169,14 +169,14 @@ class SequenceGradients:
             else:
                 cotangent = torch.empty_like(hidden)
                 for i, row in enumerate(rows.split(1)):
-                    alone = row
+                    head_row = row
                     at = batch.rows == i
                     arguments = batch.targets[at], a[at], None if b is None else b[at]
                     states = hidden[at].detach()[None].requires_grad_()
                     logits = head(states)
                     of_logits = logit_gradient(logits[0].detach(), *arguments, policy.temperature)
                     cotangent[at] = torch.autograd.grad(logits, states, of_logits[None])[0][0]
-                alone = None
+                head_row = None
             if sources:
                 torch.autograd.grad(hidden, sources, cotangent, allow_unused=True)
         return visited
@@ -200,22 +200,22 @@ class SequenceGradients:
         if kind in proven:
             return
         policy.require_own_logits(sample.rollouts)
-        unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
-        twice = sample.times(unlike)
+        factors = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
+        twice = sample.times(factors)
         weights = twice.logprob_weights, twice.entropy_weights
         gradient = weighted_gradient(policy, sample.rollouts, *weights)
         _require_forward_mode(policy, twice, gradient)
         if hooks:
-            self._check_hooks(sample, unlike, gradient)
+            self._check_hooks(sample, factors, gradient)
         proven.add(kind)
 
-    def _check_hooks(self, sample: TokenSum, unlike: Tensor, gradient: Vector) -> None:
+    def _check_hooks(self, sample: TokenSum, factors: Tensor, gradient: Vector) -> None:
         policy = self.policy
         by_hooks = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
         visited = set()
 
         def add(name: str, rows: Tensor, g: Tensor) -> None:
-            by_hooks[name].add_(torch.tensordot(unlike.to(g)[rows], g, 1))
+            by_hooks[name].add_(torch.tensordot(factors.to(g)[rows], g, 1))
 
         for batch in micro_batches(sample.rollouts, policy.max_tokens):
             visited |= self._visit_batch(batch.to(policy.device), sample, add)

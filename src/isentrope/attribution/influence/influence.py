@@ -108,9 +108,9 @@ def influence(
         rows = slice(k * groups, (k + 1) * groups)
         table = None if by_token is None else by_token[rows]
         parts.append(_attribute(policy, step, quantity, by_sequence[rows], table, options))
-    used = {"sequences": parts[0].by_group[:, step.acting.any(1)]}  # (G, m) by kind
+    changes = {"sequences": parts[0].by_group[:, step.acting.any(1)]}  # (G, m) by kind
     if by_token is not None:
-        used["tokens"] = by_token[:groups, step.acting]
+        changes["tokens"] = by_token[:groups, step.acting]
     return Influence(
         entropy=parts[0],
         reward=parts[1] if len(parts) > 1 else None,
@@ -120,8 +120,8 @@ def influence(
         entropy_coefficients=step.entropy_weights,
         acting=step.acting,
         how=_words(tokens, groups, options),
-        reliability={name: rank_correlation(x, E.n_prompts) for name, x in used.items()},
-        listed_share={name: listed_share(x) for name, x in used.items()},
+        reliability={name: rank_correlation(x, E.n_prompts) for name, x in changes.items()},
+        listed_share={name: listed_share(x) for name, x in changes.items()},
     )
 
 

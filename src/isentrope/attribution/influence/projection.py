@@ -64,11 +64,11 @@ def on_tokens(
     scores = None
     remaining = iter(directions)
     for first in remaining:
-        some = chain([first], islice(remaining, DIRECTIONS_AT_ONCE - 1))
+        chunk = chain([first], islice(remaining, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             c = step.token_weights
             d = step.entropy_weights
-            scores, *slopes = score_jvp(policy, U, some, entropies=d is not None)
+            scores, *slopes = score_jvp(policy, U, chunk, entropies=d is not None)
             for slope in slopes:
                 projection = c * slope.logprobs
                 projections.append(projection if d is None else projection + d * slope.entropies)
@@ -96,9 +96,9 @@ def on_sums(
         policy.sum_over_processes([out])
         return out.T.cpu()
 
-    while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
-        stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        projections.append(tried_again(policy, sums.rollouts, partial(once, stacked, len(some))))
+    while chunk := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
+        stacked = {n: torch.stack([u.pop(n) for u in chunk]) for n in theta}
+        projections.append(tried_again(policy, sums.rollouts, partial(once, stacked, len(chunk))))
     return torch.cat(projections)
 
 
@@ -182,16 +182,16 @@ def influence_shares(
         ValueError: If the step is of another batch, or E and U have no prompt in common.
     """
     step.require_batch(U)
-    same = shared_identities(E.prompt_ids, U.prompt_ids).same
-    if not bool(same.any()):
+    same_prompt = shared_identities(E.prompt_ids, U.prompt_ids).same
+    if not bool(same_prompt.any()):
         raise ValueError(
             "E and U have no prompt in common, so all of U's influence on E is other-prompt: the "
             "shares need fresh responses to U's prompts."
         )
-    masks = {"same_prompt": same, "other_prompt": ~same}
+    masks = {"same_prompt": same_prompt, "other_prompt": ~same_prompt}
     if E.fingerprint == U.fingerprint:
         itself = torch.eye(len(U), dtype=torch.bool)
-        masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
+        masks = {"self": itself, "same_prompt": same_prompt & ~itself, "other_prompt": ~same_prompt}
     sample = score_batch(policy, E, options)
     units = Units.of(E.prompt_index)
     weights = torch.stack(list(masks.values())).double()

@@ -119,11 +119,11 @@ def noise_scale(
             other than zero, or there are entropy weights without token weights.
     """
     units = Units.of(U.prompt_index)
-    alone = U.prompt_index[(units.sizes == 1)[units.place]]
-    if len(alone):
+    singles = U.prompt_index[(units.sizes == 1)[units.place]]
+    if len(singles):
         raise ValueError(
-            f"{len(alone)} prompt groups have one response, the first is prompt draw "
-            f"{int(alone.min())}: an advantage is measured against the group's other responses. "
+            f"{len(singles)} prompt groups have one response, the first is prompt draw "
+            f"{int(singles.min())}: an advantage is measured against the group's other responses. "
             "Give a batch with at least two responses per prompt."
         )
     if token_weights is None:

@@ -96,10 +96,10 @@ def mean_discriminators(policy: Policy, rollouts: Rollouts) -> Tensor:
         with policy.precision.active():
             for hidden in policy.packed_hidden(batch).split(rows):
                 logits = policy.head(hidden).double() / policy.temperature
-                every = logits.log_softmax(-1)  # (rows, v) log π_a
-                probabilities = every.exp()
-                entropies = -(probabilities * every).sum(-1, keepdim=True)
-                means.append((probabilities * discriminator(every, entropies)).sum(-1))
+                log_p = logits.log_softmax(-1)  # (rows, v) log π_a
+                probabilities = log_p.exp()
+                entropies = -(probabilities * log_p).sum(-1, keepdim=True)
+                means.append((probabilities * discriminator(log_p, entropies)).sum(-1))
         return [torch.cat(means)]
 
     with torch.no_grad():

@@ -71,9 +71,9 @@ def filters(settings: Mapping[str, Any], temperature: float) -> dict[str, Any]:
     Returns:
         Those of them that act, unknown ones included.
     """
-    same = {"temperature": (temperature,)} | SAMPLER_OFF
+    neutral = {"temperature": (temperature,)} | SAMPLER_OFF
     return {
         name: value
         for name, value in settings.items()
-        if value is not None and name not in _NOT_FILTERS and value not in same.get(name, ())
+        if value is not None and name not in _NOT_FILTERS and value not in neutral.get(name, ())
     }

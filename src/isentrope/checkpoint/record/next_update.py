@@ -102,10 +102,10 @@ def replay_error(
             yield from ((gradient**2).sum(), ((clip * part - gradient) ** 2).sum())
 
     numbers = read_numbers(squares())
-    used = sum(numbers[::2])
+    size_squared = sum(numbers[::2])
     gap = sum(numbers[1::2])
     unused = math.inf if gap else 0.0
-    return (gap / used) ** 0.5 if used else unused, size
+    return (gap / size_squared) ** 0.5 if size_squared else unused, size
 
 
 CONTROL_FILE = "control.safetensors"

@@ -260,5 +260,5 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
     ):
         tokens = proxies_of(audit.result.tokens, statistics)
         sequences = proxies_of(audit.result.sequences, statistics)
-        every = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
-        yield Panel(audit.source, key, title, lead, Bars(label, every, changes=False))
+        correlations = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
+        yield Panel(audit.source, key, title, lead, Bars(label, correlations, changes=False))

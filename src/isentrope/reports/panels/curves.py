@@ -269,7 +269,7 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
             curves.append(Series(name, colour, steps, estimates, "-o"))
         if len({step for curve in curves for step in curve.x}) > 1:
             source = measured[0].source
-            every = f"{measured[0].folder.parent / kind.verb}_*"
-            command = source.command.replace(source.path, every)
-            source = replace(source, command=command, path=every)
+            pattern = f"{measured[0].folder.parent / kind.verb}_*"
+            command = source.command.replace(source.path, pattern)
+            source = replace(source, command=command, path=pattern)
             yield from curve_panel(source, key, title, label.format(unit=unit), curves)

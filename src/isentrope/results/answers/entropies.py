@@ -33,7 +33,7 @@ def entropies_sentences(result: EntropiesResult) -> Iterator[Sentence]:
         text = "No logged value is known: give --logged, or a trainer_state.json that has it."
         yield Sentence(text, "doubt", WHICH_LOGGED)
         return
-    same = [f"“{WORDS[row.definition]}” on {row.batch}" for row in result.rows if row.agrees]
+    agreeing = [f"“{WORDS[row.definition]}” on {row.batch}" for row in result.rows if row.agrees]
     logged = f"The logged {result.logged:.6g} ({result.logged_from})"
     rounded = 0.5 * 10.0 ** int(Decimal(repr(result.logged)).as_tuple().exponent)
     within = [row for row in result.rows if abs(row.value.value - result.logged) <= rounded]
@@ -49,15 +49,15 @@ def entropies_sentences(result: EntropiesResult) -> Iterator[Sentence]:
             "or the batch itself as batch_config.U_file."
         )
         yield Sentence(text, "doubt", WHICH_LOGGED)
-    elif 2 * len(same) > len(result.rows):
+    elif 2 * len(agreeing) > len(result.rows):
         text = (
-            f"{logged} agrees within errors with {len(same)} of {len(result.rows)} rows: this U is "
-            "too small to tell which was logged. Use a larger batch_config.B_U, or the batch "
+            f"{logged} agrees within errors with {len(agreeing)} of {len(result.rows)} rows: this "
+            "U is too small to tell which was logged. Use a larger batch_config.B_U, or the batch "
             "itself as batch_config.U_file."
         )
         yield Sentence(text, "doubt", WHICH_LOGGED)
-    elif same:
-        text = f"{logged} agrees within errors with {listed(same)}."
+    elif agreeing:
+        text = f"{logged} agrees within errors with {listed(agreeing)}."
         yield Sentence(text, question=WHICH_LOGGED)
     else:
         text = f"{logged} agrees within errors with none of the definitions."

@@ -45,18 +45,18 @@ def parts_sentence(budget: Mapping[str, Estimate]) -> Iterator[Sentence]:
     certain = [part for part in acting.values() if has_interval(part) and not part.covers(0.0)]
     signs = {math.copysign(1.0, part.value) for part in certain}
     alike = len(certain) == len(acting) and signs == {math.copysign(1.0, total)}
-    how = "are not all of known sign"
+    relation = "are not all of known sign"
     if alike:
-        how = "have the same sign"
+        relation = "have the same sign"
     elif len(signs) > 1:
-        how = "have opposite signs"
+        relation = "have opposite signs"
     sizes = {
         name: percent(part.value / total) if alike else with_interval(part)
         for name, part in acting.items()
     }
     terms = listed([f"{_WORDS[name]} {size}" for name, size in sizes.items()])
     largest = max(acting, key=lambda name: abs(acting[name].value))
-    text = f"The parts of the first order {how}: {terms}"
+    text = f"The parts of the first order {relation}: {terms}"
     if alike:
         text += f"; the largest, {largest}, is {with_interval(acting[largest])} per unit η"
     else:

@@ -77,7 +77,7 @@ def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
     if result.rate is None:
         return
     step = f"One step from {result.name} at the {result.rate_name} η = {short(result.rate)}"
-    wrong = [name for name in failed(list(checks_of_measure(result))) if name != WEIGHTS]
+    failures = [name for name in failed(list(checks_of_measure(result))) if name != WEIGHTS]
     if result.batches.E.prompt_draws < 2:
         text = (
             f"{step}: no change of entropy is given, because E has responses to one prompt alone, "
@@ -85,16 +85,16 @@ def change_sentence(result: MeasureResult) -> Iterator[Sentence]:
             "batch_config.B_E)."
         )
         yield Sentence(text, "doubt", HOW_MUCH)
-    elif wrong == [ROUNDING_FLOOR]:
+    elif failures == [ROUNDING_FLOOR]:
         text = (
             f"{step}: no change of entropy is given, because its learning rate is below the "
             "smallest that rounding lets this E measure (rounding floor); use "
             "precision.runtime_dtype=float64."
         )
         yield Sentence(text, "doubt", HOW_MUCH)
-    elif wrong:
+    elif failures:
         text = (
-            f"{step}: no change of entropy is given, because a check failed ({listed(wrong)}); "
+            f"{step}: no change of entropy is given, because a check failed ({listed(failures)}); "
             "isentrope check says what to do."
         )
         yield Sentence(text, "doubt", HOW_MUCH)
@@ -191,9 +191,9 @@ def _cells(result: MeasureResult) -> Iterator[Mapping[str, str]]:
             cells["η"] = MARK + cells["η"]
         yield cells
         if (fresh := row.resampled) is not None:
-            again = replace(line, change=fresh, verdict="resampled")
+            resampled = replace(line, change=fresh, verdict="resampled")
             shown = ("change", "verdict")
-            yield {c.title: c.cell(KEY, again) if c.value in shown else "" for c in columns}
+            yield {c.title: c.cell(KEY, resampled) if c.value in shown else "" for c in columns}
 
 
 def _said_before_lines(result: MeasureResult) -> list[str]:
