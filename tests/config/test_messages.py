@@ -71,7 +71,7 @@ def test_a_key_of_an_earlier_version_says_where_its_work_is_done(key):
     load_config(content)
     with pytest.raises(ConfigError, match=f"'{key}' is a key of earlier versions") as raised:
         load_config(content, [f"{key}=7"])
-    assert FORMER[key].now in str(raised.value)
+    assert FORMER[key].successor in str(raised.value)
     assert "nearest" not in str(raised.value)
 
 
