@@ -28,12 +28,14 @@ def test_every_example_keeps_the_promise(promise, name):
 
 def test_every_file_of_the_folder_is_in_the_table():
     files = {value.partition(":")[0] for value in EXAMPLES.values()}
-    assert files == {file.name for file in FOLDER.glob("*.py")}
+    cure = "EXAMPLES of src/isentrope/control/names.py"
+    assert files == {file.name for file in FOLDER.glob("*.py")}, cure
 
 
 @pytest.mark.parametrize("place", EXAMPLES.values())
 def test_an_example_documents_its_options_and_has_a_row_on_the_page(place):
     kind = controls.control_class(str(FOLDER / place))
     documented = set(re.findall(r"^\s+(\w+): ", str(kind.__doc__), re.M))
-    assert {field.name for field in dataclasses.fields(kind)} <= documented
-    assert f"`{place}`" in PAGE
+    undocumented = {field.name for field in dataclasses.fields(kind)} - documented
+    assert undocumented == set(), "Attributes of the docstring of the class"
+    assert f"`{place}`" in PAGE, "a row of docs/control.md"

@@ -1,10 +1,12 @@
 import pytest
 import yaml
+from pydantic import BaseModel
 
 import isentrope as ise
+from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, dump_config, load_config
-from isentrope.config.measure import ELSEWHERE
-from isentrope.config.train import TrainConfig
+from isentrope.config.measure import ELSEWHERE, MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 
@@ -94,6 +96,19 @@ def test_a_missing_file_and_a_file_without_sections_are_refused(tmp_path):
     assert "There is no file" in complaint(source=tmp_path / "absent.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
     assert "holds no sections" in complaint(source=tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize("kind", [MeasureConfig, TrainConfig, SftConfig, EvaluateConfig])
+def test_every_key_has_a_sentence_that_config_show_prints(kind):
+    def undescribed(model, place=""):
+        for name, field in model.model_fields.items():
+            inner = field.annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from undescribed(inner, f"{place}{name}.")
+            elif not field.description:
+                yield place + name
+
+    assert list(undescribed(kind)) == [], "a string below the field"
 
 
 @pytest.mark.parametrize("comments", [False, True])

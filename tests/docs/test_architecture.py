@@ -128,7 +128,8 @@ def test_every_verb_has_a_golden_scene():
     verbs = set(typer.main.get_command(app).commands)  # pyright: ignore[reportAttributeAccessIssue]
     # They show what is there; `show` what other verbs printed, `view` the page of `report`.
     of_others = {"config", "show", "view"}
-    assert verbs - of_others == set(SCENES) - {"study"}
+    cure = "COMMANDS in tests/golden/scenes.py, then python -m tests.golden.make NAME"
+    assert verbs - of_others == set(SCENES) - {"study"}, cure
 
 
 def test_what_does_not_exist_is_found():

@@ -54,10 +54,11 @@ def test_a_verb_writes_what_it_wrote(name, frozen, tmp_path):
     found = json.loads(json.dumps(SCENES[name](frozen, tmp_path)))
     printed, screen = found.pop("printed", []), found.pop("screen", [])
     assert sum(max(1, -(-len(line) // WIDTH)) for line in screen) <= SCREEN
-    assert apart(name, found) == []
+    cure = f"if the change is meant: python -m tests.golden.make {name}, and read its diff"
+    assert apart(name, found) == [], cure
     if printed:
         before = printed_file_of(name).read_text(encoding="utf-8").splitlines()
-        assert changed_lines(before, printed) == []
+        assert changed_lines(before, printed) == [], cure
 
 
 @pytest.mark.slow

@@ -25,6 +25,9 @@ from tests.tiny_checkpoint import as_made_elsewhere, settings
 ABSENT = object()
 """In place of a value: its key is removed."""
 
+WITHOUT_FIGURE = ("noise", "variance", "entropies")
+"""Verbs whose results the report shows without a figure."""
+
 SMALL = (
     "batch_config.allow_overlap=true",
     "batch_config.B_U=4",
@@ -166,7 +169,7 @@ def test_a_result_draws_the_figure_of_its_panel_or_names_the_verbs_that_have_one
     result = Result.load(folders[verb])
     if in_memory and verb != "kernel":  # whose matrices are held by what saves them
         result = replace(result, tables=dict(result.tables))
-    if verb in ("noise", "variance", "entropies"):
+    if verb in WITHOUT_FIGURE:
         with pytest.raises(LookupError) as refused:
             result.plot()
         assert "measure, influence, audit, kernel and try have one" in str(refused.value)

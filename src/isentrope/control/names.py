@@ -45,7 +45,7 @@ def require_control(name: str) -> None:
         return
     if name in EXAMPLES:
         raise ValueError(
-            f"The control {name!r} is an example now: name it "
+            f"The control {name!r} is an example: name it "
             f"examples/controls/{EXAMPLES[name]}, a file of the repository."
         )
     if not FILE_NAME.fullmatch(name):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isentrope import Task, load_task
+from isentrope.config.measure import BatchConfig
 from isentrope.sampling import tasks
 from isentrope.sampling.tasks.names import TASKS
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
@@ -54,12 +55,20 @@ def test_a_name_loads_a_task(load, name):
 
 
 def test_every_class_of_a_task_has_a_name(load):
-    assert {type(load(name)) for name in TASKS} == set(classes()) - OF_OTHERS
+    cure = "TASKS of src/isentrope/sampling/tasks/names.py"
+    assert {type(load(name)) for name in TASKS} == set(classes()) - OF_OTHERS, cure
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_is_on_the_page(name):
-    assert f"`{name}`" in (DOCS / "tasks.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in (DOCS / "tasks.md").read_text(encoding="utf-8"), "a row of the page"
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "prompts"])
+def test_a_split_that_a_task_lacks_is_refused_before_it_is_made(name):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 — its words are below
+        BatchConfig(dataset_name=name, E_split="dev").require_files("batch_config")
+    assert "'dev'" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", GENERATED)
