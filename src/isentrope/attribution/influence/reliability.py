@@ -27,6 +27,7 @@ printed size holds what was taken away:
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -64,11 +65,12 @@ def split_half(by_group: Tensor) -> float:
     """
     from scipy.stats import rankdata  # half a second of imports
 
-    correlations: list[float] = []
-    for halves in _halves(by_group):
-        half_ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
-        correlations.append(float(torch.corrcoef(torch.stack(half_ranks))[0, 1]))
-    return sum(correlations) / len(correlations) if correlations else math.nan
+    halves = list(chain.from_iterable(_halves(by_group)))
+    if not halves:
+        return math.nan
+    ranks = torch.from_numpy(rankdata(tied(torch.stack(halves).numpy()), axis=-1))
+    pairs = torch.corrcoef(ranks).diagonal(1)[::2]  # of each half with the other of its split
+    return float(pairs.mean())
 
 
 def rank_correlation(by_group: Tensor, prompts: int, confidence: float = 0.95) -> Estimate:
