@@ -25,10 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from isentrope.nouns.choices import METHODS, Functional, Method
-from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.nouns.forward_mode import derivatives_along
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
 
@@ -119,8 +120,9 @@ def along(
     omega: Tensor,
     log_ratios: tuple[Tensor, ...],
     entropies: tuple[Tensor, ...],
+    order: int = 2,
 ) -> tuple[Tensor, ...]:
-    """F and its first two derivatives along the path, by dual numbers (T3).
+    """F and its first derivatives along the path, by dual numbers (T3).
 
     Args:
         functional: F.
@@ -128,17 +130,12 @@ def along(
         log_ratios: r and its derivatives (r, ∂_v r, ∂²_v r), each (n, t); a shorter tuple reads
             missing derivatives as zero.
         entropies: The same for H.
+        order: Highest derivative, 1 or 2.
 
     Returns:
-        (F, dF/dη, d²F/dη²) at η = 0.
+        (F, dF/dη) or (F, dF/dη, d²F/dη²) at η = 0.
     """
-
-    def path(series: tuple[Tensor, ...], e: Tensor) -> Tensor:
-        value = series[0]
-        for k, derivative in enumerate(series[1:], 1):
-            value = value + derivative * (e**k / k)  # k! = k for both
-        return value
-
-    return derivatives_at_zero(
-        lambda e: functional(omega, path(log_ratios, e), path(entropies, e)), 2
-    )
+    still = torch.zeros_like(log_ratios[0])
+    paths = (*log_ratios, still, still)[:3], (*entropies, still, still)[:3]
+    point, direction, curvature = zip(*paths, strict=True)
+    return derivatives_along(lambda x: functional(omega, *x), point, direction, order, curvature)

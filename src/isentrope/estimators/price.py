@@ -238,11 +238,11 @@ def price_statistics(
     value = f(omega, r[0], h[0])
     slope = value * 0
     if derived:
-        value, slope, _ = along(f, omega, r, h)
+        value, slope = along(f, omega, r, h, 1)
     change = earned = total = value * 0
     if reward is not None and derived:
         # of the ratios only those of tokens of the class move
-        earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
+        earned = along(reward, omega, (r[0], r[1] * mask), h[:1], 1)[1]
     if after is not None:
         log_ratios = after.logprobs - sample.sampler_logprobs
         change = f(omega, log_ratios, after.entropies * mask) - value

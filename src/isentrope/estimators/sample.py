@@ -204,7 +204,7 @@ def statistics_of_sample(
         if len(h) > 1:
             value, first, second = along(f, omega, r, h)
             half = second / 2
-            pathwise = along(f, omega, r[:1], h[:2])[1]
+            pathwise = along(f, omega, r[:1], h[:2], 1)[1]
         else:
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)

@@ -55,17 +55,18 @@ def derivatives_at_zero(function: Callable[[Tensor], Any], order: int) -> tuple[
 
 
 def derivatives_along(
-    function: Callable[[Any], Any], point: Any, direction: Any, order: int
+    function: Callable[[Any], Any], point: Any, direction: Any, order: int, curvature: Any = None
 ) -> tuple[Any, ...]:
-    """Value and derivatives of f(x + e v) at e = 0.
+    """Value and derivatives of f(x + e v + ½ e² a) at e = 0.
 
     x takes v as its tangent as it is: a product of v with a dual e is many times slower.
 
     Args:
-        function: Maps a tensor, or a dictionary of tensors, to a tensor or a tuple of tensors.
+        function: Maps a tensor, or several as a dictionary or a tuple, to a tensor or a tuple.
         point: x.
         direction: v, like x.
         order: Highest derivative, 1 or 2.
+        curvature: a, like x, which the second derivative reads; None for a straight line.
 
     Returns:
         (f, f') or (f, f', f''), each shaped like the function's result.
@@ -78,14 +79,17 @@ def derivatives_along(
 
     load_derivatives()
 
-    def with_slope(x: Any) -> Any:
-        return torch.func.jvp(function, (x,), (direction,))
+    def with_slope(x: Any, v: Any = direction) -> Any:
+        return torch.func.jvp(function, (x,), (v,))
 
     if order == 1:
         with FrozenProducts():
             return with_slope(point)
+    moving = ((point,), (direction,))
+    if curvature is not None:
+        moving = ((point, direction), (direction, curvature))
     with NormsWrittenOut(), FrozenProducts():
-        result: Any = torch.func.jvp(with_slope, (point,), (direction,))
+        result: Any = torch.func.jvp(with_slope, *moving)
     (value, first), (_, second) = result  # of (f, f') its derivatives (f', f'')
     return value, first, second
 

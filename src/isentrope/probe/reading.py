@@ -204,7 +204,7 @@ def _compute_statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> T
     ]
     _, first, _, half, change, residual = statistics_of_sample(sample, [eta], [after])(omega)
     parts = [
-        along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies))[1]
+        along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies), 1)[1]
         if c in slopes
         else first * 0
         for c in COMPONENTS
