@@ -68,8 +68,8 @@ def split_half(by_group: Tensor) -> float:
     halves = list(chain.from_iterable(_halves(by_group)))
     if not halves:
         return math.nan
-    ranks = torch.from_numpy(rankdata(tied(torch.stack(halves).numpy()), axis=-1))
-    pairs = torch.corrcoef(ranks).diagonal(1)[::2]  # of each half with the other of its split
+    half_ranks = torch.from_numpy(rankdata(tied(torch.stack(halves).numpy()), axis=-1))
+    pairs = torch.corrcoef(half_ranks).diagonal(1)[::2]  # of each half with the other of its split
     return float(pairs.mean())
 
 
