@@ -9,7 +9,7 @@ from isentrope.checkpoint.folders import checkpoint_folders
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 
 
-def find_checkpoints(where: PolicyConfig) -> list[StoredCheckpoint]:
+def find_checkpoints(section: PolicyConfig) -> list[StoredCheckpoint]:
     """Find checkpoints on disk.
 
     Returns:
@@ -18,22 +18,22 @@ def find_checkpoints(where: PolicyConfig) -> list[StoredCheckpoint]:
     Raises:
         FileNotFoundError: If nothing matches, or a checkpoint is missing.
     """
-    paths = checkpoint_folders(where.checkpoint_path)
-    optimizer = where.optimizer_path if isinstance(where, CheckpointConfig) else None
+    paths = checkpoint_folders(section.checkpoint_path)
+    optimizer = section.optimizer_path if isinstance(section, CheckpointConfig) else None
     checkpoints: list[StoredCheckpoint] = []
     for path, name in zip(paths, _name_all(paths), strict=True):
         checkpoint = StoredCheckpoint(
             path,
             name=name,
             optimizer=optimizer,
-            base_model=where.base_model,
-            allow_hub=where.allow_hub,
+            base_model=section.base_model,
+            allow_hub=section.allow_hub,
         )
         checkpoints.append(checkpoint)
     return checkpoints
 
 
-def find_with_optimizers(where: CheckpointConfig) -> list[StoredCheckpoint]:
+def find_with_optimizers(section: CheckpointConfig) -> list[StoredCheckpoint]:
     """Find checkpoints and optimizer states on disk.
 
     Returns:
@@ -43,8 +43,8 @@ def find_with_optimizers(where: CheckpointConfig) -> list[StoredCheckpoint]:
         FileNotFoundError: If nothing matches, or a checkpoint or its optimizer is missing.
         ValueError: If one optimizer path is given for several checkpoints.
     """
-    checkpoints = find_checkpoints(where)
-    if len(checkpoints) > 1 and where.optimizer_path is not None:
+    checkpoints = find_checkpoints(section)
+    if len(checkpoints) > 1 and section.optimizer_path is not None:
         raise ValueError(
             f"checkpoint.optimizer_path names one optimizer for {len(checkpoints)} checkpoints: "
             "leave it out, and each is read from its own folder."

@@ -103,22 +103,22 @@ def require_present(config: Config) -> None:
         require_apart(out, inputs_of(config))
     if not isinstance(config, (MeasureConfig, EvaluateConfig)):
         return
-    where = config.checkpoint
-    if where.shard_base or where.quantization != "none" or where.device_map != "cpu":
-        _require_machine(where)
+    section = config.checkpoint
+    if section.shard_base or section.quantization != "none" or section.device_map != "cpu":
+        _require_machine(section)
     draws = isinstance(config, EvaluateConfig) or (
         "dataset_name" in config.batch_config.model_fields_set and config.batch_config.tasks()
     )
     stated = "max_new_tokens" in config.sampling.model_fields_set
     stated |= isinstance(config, EvaluateConfig)  # else it may be training's
     with verification(False):
-        folders = checkpoint_folders(where.checkpoint_path)
+        folders = checkpoint_folders(section.checkpoint_path)
         for folder in folders:
             if isinstance(config, MeasureConfig):
                 require_optimizer(folder, config.checkpoint.optimizer_path, folders)
             model = str(folder)
             if (folder / ADAPTER_CONFIG).is_file():
-                model = adapter_base(folder, where.base_model, allow_hub=where.allow_hub)
+                model = adapter_base(folder, section.base_model, allow_hub=section.allow_hub)
                 if Path(model).exists():
                     require_checkpoint(model)
             by_training = any((folder / name).exists() for name in _SAY_SETTINGS)
@@ -126,13 +126,13 @@ def require_present(config: Config) -> None:
                 require_positions(model, config.sampling.max_new_tokens)
 
 
-def _require_machine(where: PolicyConfig) -> None:
+def _require_machine(section: PolicyConfig) -> None:
     """Refuse what this machine or this process cannot give; a device is asked of torch."""
-    if where.quantization != "none":
-        require_packages(("bitsandbytes",), f"checkpoint.quantization={where.quantization}")
-    if where.shard_base and world_size() == 1:
+    if section.quantization != "none":
+        require_packages(("bitsandbytes",), f"checkpoint.quantization={section.quantization}")
+    if section.shard_base and world_size() == 1:
         raise ValueError(one_process("checkpoint.shard_base"))
-    if where.device_map != "cpu":
+    if section.device_map != "cpu":
         from isentrope.system.memory import require_device
 
-        require_device(where.device_map)
+        require_device(section.device_map)

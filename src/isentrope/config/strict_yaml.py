@@ -149,12 +149,12 @@ for _kind, _pattern in _SCALARS.items():
     _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), None)
 
 
-def parse(text: str, where: str) -> Any:
+def parse(text: str, source: str) -> Any:
     """Read a document.
 
     Args:
         text: YAML.
-        where: What it is, the beginning of a complaint.
+        source: What it is, the beginning of a complaint.
 
     Returns:
         Dictionaries, lists and values; a number keeps its spelling.
@@ -167,8 +167,8 @@ def parse(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # without the text itself
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        where = shortened(where)
-        place = f"{where}, near line {mark.line + 1}," if mark else where
+        source = shortened(source)
+        place = f"{source}, near line {mark.line + 1}," if mark else source
         raise ConfigError(
             f"{place} is not YAML that is read here: {shortened(problem)}."
         ) from error

@@ -58,7 +58,7 @@ def position_classes(
         # an only response has NaN and is in neither class
         classes["solved prompt"] = (earnings > 0.5)[:, None]
         classes["unsolved prompt"] = (earnings <= 0.5)[:, None]
-    return {name: where & mask for name, where in classes.items()}
+    return {name: members & mask for name, members in classes.items()}
 
 
 def earnings_of_others(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:

@@ -77,13 +77,13 @@ class MicroBatch:
     def place(self, packed: Tensor, out: Tensor) -> None:
         """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
         if self.counted:
-            where = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
-            out[where] = packed.to(out.device, out.dtype)
+            places = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
+            out[places] = packed.to(out.device, out.dtype)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Read the (m,) values of these tokens from a padded (n, t) array."""
-        where = self.sequences[self.rows].to(padded.device), self.positions.to(padded.device)
-        return padded[where]
+        places = self.sequences[self.rows].to(padded.device), self.positions.to(padded.device)
+        return padded[places]
 
 
 def micro_batches(

@@ -72,8 +72,8 @@ def require_optimizer(
     Raises:
         FileNotFoundError: If there is none.
     """
-    where = Path(place or folder).expanduser()
-    file = where / "optimizer.pt" if where.is_dir() else where
+    source = Path(place or folder).expanduser()
+    file = source / "optimizer.pt" if source.is_dir() else source
     if not file.is_file():
         names = ", ".join(path.name for path in folders if (path / "optimizer.pt").is_file())
         alternative = names and (

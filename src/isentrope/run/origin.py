@@ -73,10 +73,10 @@ def data_digest(path: str | Path | None) -> str:
     """Digest of a data file, or of all files in a folder; `NOTHING` for None."""
     if path is None:
         return NOTHING
-    where = _require_present(path)
-    if where.is_file():
-        return digest_of_files([where])
-    inside = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
+    source = _require_present(path)
+    if source.is_file():
+        return digest_of_files([source])
+    inside = (p for p in source.rglob("*") if p.is_file() and not p.name.startswith("."))
     return digest_of_files(sorted(inside))
 
 
@@ -92,13 +92,13 @@ def task_digest(*names: str | None) -> str:
 
 def _require_present(path: str | Path) -> Path:
     """A file or folder of data; one that is missing is no other data."""
-    where = Path(path).expanduser()
-    if not where.exists():
+    source = Path(path).expanduser()
+    if not source.exists():
         raise FileNotFoundError(
-            f"There is no {where.absolute()}, from which data or a task is read: run the command "
+            f"There is no {source.absolute()}, from which data or a task is read: run the command "
             "where it was first run, restore the file, or give its path anew (dataset_path)."
         )
-    return where
+    return source
 
 
 def measurement_origin(config: MeasureConfig, checkpoint: StoredCheckpoint) -> Digests:
@@ -117,8 +117,8 @@ def measurement_origin(config: MeasureConfig, checkpoint: StoredCheckpoint) -> D
 
 def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> Digests:
     """Digests, by part, of what the evaluation of one checkpoint is made from."""
-    where = config.checkpoint
-    return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
+    section = config.checkpoint
+    return checkpoint_digests(checkpoint, section.base_model, allow_hub=section.allow_hub) | {
         "data": data_digest(config.data.dataset_path),
         "task": task_digest(config.data.dataset_name),
         "settings": _settings_digest(config, of_evaluation(config)),
@@ -145,8 +145,8 @@ def of_measurement(config: MeasureConfig) -> dict[str, Any]:
     flat = by_key(config.model_dump(exclude={"output", "provenance", "detailed_logging"}))
     for permission in ("allow_hub", "allow_mixed", "verify"):
         del flat[f"checkpoint.{permission}"]
-    where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
-    return flat | {"checkpoint.checkpoint_path": str(where.resolve())}
+    checkpoint = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
+    return flat | {"checkpoint.checkpoint_path": str(checkpoint.resolve())}
 
 
 def of_evaluation(config: EvaluateConfig) -> dict[str, Any]:

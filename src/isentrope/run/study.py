@@ -182,10 +182,10 @@ def study_items(verb: str, config: MeasureConfig, folder: Path) -> list[Item[Set
         require_rate(checkpoint, config.estimator)  # of all, before any is measured
     first = config.batch_config.first_repeat
     for checkpoint in checkpoints:
-        where = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
+        section = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
         for repeat in range(first, first + config.batch_config.repeats):
             batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
-            item_config = config.model_copy(update={"checkpoint": where, "batch_config": batch})
+            item_config = config.model_copy(update={"checkpoint": section, "batch_config": batch})
             settings = settle(checkpoint, item_config)
             made_from = measurement_origin(settings.config, checkpoint)
             obstacles = (*settings.obstacles, *other_base(checkpoint, made_from))

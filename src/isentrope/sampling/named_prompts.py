@@ -117,12 +117,12 @@ def _list_ids(prompt: Any) -> tuple[int, ...]:
     return values
 
 
-def prompt_of_row(row: Mapping[str, Any], where: str) -> Prompt:
+def prompt_of_row(row: Mapping[str, Any], place: str) -> Prompt:
     """The prompt of a row of data, with its other columns for reward functions.
 
     Args:
         row: Has one of "prompt", "messages" and "prompt_ids".
-        where: What messages call it.
+        place: What messages call it.
 
     Returns:
         The prompt; named by its content where the row has no "key".
@@ -130,11 +130,11 @@ def prompt_of_row(row: Mapping[str, Any], where: str) -> Prompt:
     Raises:
         ValueError: If the row has no prompt, or one that is not understood.
     """
-    source = source_of(row, where)
+    source = source_of(row, place)
     try:
         prompt = _name_prompt(row[source])
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{place}: {error}") from error
     labels = {name: row.get(name) for name in ("key", "reference", "group")}
     columns = {name: value for name, value in row.items() if name not in NO_COLUMNS}
     texts = {name: str(label) for name, label in labels.items() if label is not None}

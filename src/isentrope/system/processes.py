@@ -42,11 +42,11 @@ def join_processes() -> None:
         else:
             PartialState(cpu=True, backend="gloo")
     except dist.DistError as error:
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RuntimeError(
             f"Process {os.environ.get('RANK')} of {os.environ['WORLD_SIZE']} did not find the "
-            f"others at {where}: start all of them by torchrun, with the same --rdzv-endpoint and "
-            f"--nnodes on every machine, and see to it that they reach that address ({error})."
+            f"others at {address}: start all of them by torchrun, with the same --rdzv-endpoint "
+            f"and --nnodes on every machine, and see to it that they reach that address ({error})."
         ) from error
 
 

@@ -166,7 +166,7 @@ def _require_recorded(verb: Verb, batch: BatchConfig, estimator: EstimatorConfig
     by_reference = rewarded and batch.update_source()[0] == "prompts"
     if by_reference and rewards is None and advantages is None:
         require_references(file)
-    prompts: list[Any] = [row[source_of(row, where)] for where, row in rows]
+    prompts: list[Any] = [row[source_of(row, place)] for place, row in rows]
     runs = sum(a != b for a, b in zip(prompts, [None, *prompts], strict=False))
     _require_groups_of(verb, file, runs)
 

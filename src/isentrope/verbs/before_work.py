@@ -58,22 +58,22 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     Raises:
         DoesNotFitError: If what is held without any pass is more than the memory.
     """
-    where = config.checkpoint
-    if verb not in COUNTED or where.quantization != "none" or where.shard_base:
+    section = config.checkpoint
+    if verb not in COUNTED or section.quantization != "none" or section.shard_base:
         return
     try:
-        model = shapes_of(path, where, config)
-        memory = memory_of(where.device_map)
+        model = shapes_of(path, section, config)
+        memory = memory_of(section.device_map)
         terms = held_by_verb(verb, config, model, memory)
     except _NO_SHAPES as error:
         log.debug("%s: no plan, %s", name, error)
         return
-    room = _require_least(verb, name, terms, memory, libraries_bytes(where.device_map))
+    room = _require_least(verb, name, terms, memory, libraries_bytes(section.device_map))
     sampling = config.sampling
     size = SIZES.get(config.precision.measuring.runtime_dtype, 4)
     longest = PROMPT + sampling.max_new_tokens
-    tokens = sampling.most_tokens(on_card=where.device_map != "cpu")
-    if coarse_bytes(model, tokens, longest, size, where.device_map) > room:
+    tokens = sampling.most_tokens(on_card=section.device_map != "cpu")
+    if coarse_bytes(model, tokens, longest, size, section.device_map) > room:
         counting = counting_of(verb, config, model)
         _warn(plan_verb(verb, name, path, counting, model, terms, memory))
 
@@ -89,20 +89,20 @@ def require_memory_to_evaluate(name: str, path: Path, config: EvaluateConfig) ->
     Raises:
         DoesNotFitError: If the weights are more than the memory.
     """
-    where: PolicyConfig = config.checkpoint
+    section: PolicyConfig = config.checkpoint
     sampling = config.sampling
-    if where.quantization != "none" or where.shard_base or sampling.engine == "vllm":
+    if section.quantization != "none" or section.shard_base or sampling.engine == "vllm":
         return
     precision = config.precision.measuring
     dtype = DTYPES.get(precision.runtime_dtype, torch.float32)
     try:
         model = meta_model(
-            path, base_model=where.base_model, allow_hub=where.allow_hub, dtype=dtype
+            path, base_model=section.base_model, allow_hub=section.allow_hub, dtype=dtype
         )
     except _NO_SHAPES as error:
         log.debug("%s: no plan, %s", name, error)
         return
-    device = where.device_map
+    device = section.device_map
     memory = memory_of(device)
     libraries = libraries_bytes(device)
     terms = weights_held(model, precision)
@@ -148,13 +148,13 @@ def warn_of_training(config: TrainConfig | SftConfig, verb: str, model: Any, dev
     _warn(planned)
 
 
-def shapes_of(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
+def shapes_of(path: Path, section: CheckpointConfig, config: MeasureConfig) -> Any:
     """The model of a checkpoint without weights, in the type of the measurement."""
     return meta_model(
         path,
-        base_model=where.base_model,
-        allow_hub=where.allow_hub,
-        trainable_patterns=where.trainable,
+        base_model=section.base_model,
+        allow_hub=section.allow_hub,
+        trainable_patterns=section.trainable,
         dtype=DTYPES.get(config.precision.measuring.runtime_dtype, torch.float32),
     )
 

@@ -291,10 +291,10 @@ class Checkpoint(StoredCheckpoint):
         refuse(in_force.obstacles, in_force.ignored, self.name)
         return in_force
 
-    def _load_once(self, where: CheckpointConfig, sampling: SamplingConfig) -> Policy:
+    def _load_once(self, section: CheckpointConfig, sampling: SamplingConfig) -> Policy:
         """The policy that is kept, loaded where there is none with these settings."""
-        how = where.model_dump() | sampling.model_dump(exclude={"max_new_tokens", "batch_size"})
+        how = section.model_dump() | sampling.model_dump(exclude={"max_new_tokens", "batch_size"})
         if self._loaded is None or self._loaded[0] != how:
             self._loaded = None  # its memory is needed for the next one
-            self._loaded = how, self.load(where, sampling)
+            self._loaded = how, self.load(section, sampling)
         return self._loaded[1]

@@ -91,12 +91,12 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
 
 
 def require_evaluation_inputs(
-    where: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
+    section: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
 ) -> list[StoredCheckpoint]:
     """The checkpoints of a configuration whose files are there and belong together."""
     data.require_files()
-    checkpoints = find_checkpoints(where)
-    require_one_model(checkpoints, where.base_model)
+    checkpoints = find_checkpoints(section)
+    require_one_model(checkpoints, section.base_model)
     if sampling.engine == "vllm":
         require_vllm([c.path for c in checkpoints], world_size())
     return checkpoints

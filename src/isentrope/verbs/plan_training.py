@@ -149,7 +149,7 @@ def training_parts(config: TrainConfig | SftConfig, model: Any, device: str) -> 
     return parts
 
 
-def untrained(where: ModelConfig) -> Any:
+def untrained(section: ModelConfig) -> Any:
     """The model that a run trains, without weights, with its trainable set.
 
     Returns:
@@ -158,18 +158,20 @@ def untrained(where: ModelConfig) -> Any:
     Raises:
         FileNotFoundError: If there is no such model.
     """
-    if where.path == TOY:
+    if section.path == TOY:
         return build_toy_policy(0).model.to("meta")
-    folder = Path(where.path).expanduser()
+    folder = Path(section.path).expanduser()
     try:
-        source = str(folder) if (folder / "config.json").is_file() else find_model(where.path)
+        source = str(folder) if (folder / "config.json").is_file() else find_model(section.path)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error} Before it is made, plan with --set model.path= and the model that it is to "
             "be made from."
         ) from error
-    model = meta_model(source, allow_hub=where.allow_hub, dtype=getattr(torch, where.dtype))
-    if not where.lora_rank or hasattr(model, "peft_config"):
+    model = meta_model(source, allow_hub=section.allow_hub, dtype=getattr(torch, section.dtype))
+    if not section.lora_rank or hasattr(model, "peft_config"):
         return model
     with torch.device("meta"):
-        return fresh_adapter(model, where.lora_rank, where.lora_alpha, where.lora_target_modules)
+        return fresh_adapter(
+            model, section.lora_rank, section.lora_alpha, section.lora_target_modules
+        )

@@ -175,9 +175,9 @@ def begin_training(
     """
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / TENSORBOARD)
-    where = config.model
-    model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
-    if not (where.shard_base or shards_weights(config.trainer)):
+    section = config.model
+    model, tokenizer = load_trainable(**section.model_dump(exclude={"shard_base"}), seed=seed)
+    if not (section.shard_base or shards_weights(config.trainer)):
         device = training_device(config.trainer)
         require_room_to_train(model, device)
         warn_of_training(

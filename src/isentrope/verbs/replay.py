@@ -99,7 +99,7 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
 
 def _replay_one(
     checkpoint: StoredCheckpoint,
-    where: CheckpointConfig,
+    section: CheckpointConfig,
     sampling: SamplingConfig,
     precision: Precision,
     micro_batch: int | None,
@@ -111,8 +111,8 @@ def _replay_one(
         raise NoNextStepError(f"{str(error).rstrip('.')}, or recorded none.") from error
     if U.token_weights is None:
         raise NoNextStepError(f"{checkpoint.path / NEXT_UPDATE} has no token weights to replay.")
-    policy = checkpoint.load(where, sampling)
-    policy_after = after.load(where, sampling)
+    policy = checkpoint.load(section, sampling)
+    policy_after = after.load(section, sampling)
     policy.share_work()
     with at_precision(policy, precision):
         step = compute_step(

@@ -116,9 +116,9 @@ def resume(
         FileNotFoundError: If the folder holds no run.
         ConfigError: If another setting is to be changed.
     """
-    where = RunFiles(folder)
-    with resumed(where, overrides, TrainConfig) as config:
-        return _go_on(where, config, until)
+    files = RunFiles(folder)
+    with resumed(files, overrides, TrainConfig) as config:
+        return _go_on(files, config, until)
 
 
 @contextmanager

@@ -56,20 +56,20 @@ def read_responses(
     """
     rows = read_rows(Path(path), ResponseLine)
     require_responses(path, rows)
-    named_prompts = [prompt_of_row(row, where) for where, row in rows]
+    named_prompts = [prompt_of_row(row, place) for place, row in rows]
     prompts = as_prompts(policy, with_template(named_prompts, template))
-    responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
+    responses = [torch.tensor(_response_ids(policy, row, place)) for place, row in rows]
     columns: dict[str, Any] = {name: complete_column(rows, name) for name in PER_TOKEN}
     columns |= {f"{name}s": complete_column(rows, name) for name in ("reward", "advantage")}
     return rollouts_of(policy, prompts, runs_of(prompts), responses, **columns)
 
 
-def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
+def _response_ids(policy: Policy, row: dict[str, Any], place: str) -> list[int]:
     if "response_ids" in row:
         return row["response_ids"]
     if policy.tokenizer is None:
-        raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
-    (ids,) = encode_texts(policy, [row["response"]], [f"{where}: the response"])
+        raise ValueError(f"{place} is text, but the policy has no tokenizer: give 'response_ids'.")
+    (ids,) = encode_texts(policy, [row["response"]], [f"{place}: the response"])
     ended = bool(ids) and ids[-1] in policy.eos_token_ids
     if row.get("finished", True) and policy.eos_token_id is not None and not ended:
         ids.append(policy.eos_token_id)

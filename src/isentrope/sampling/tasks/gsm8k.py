@@ -85,7 +85,7 @@ class GSM8K:
         if not rows:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
         self._place = answer
-        self.prompts = [_prompt(row, key, where, template) for key, where, row in rows]
+        self.prompts = [_prompt(row, key, place, template) for key, place, row in rows]
         self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for *_, row in rows]
 
     @staticmethod
@@ -147,17 +147,17 @@ class GSM8K:
         return float(marks == 1 and bool(PLACES[self._place](response_text)))
 
 
-def _prompt(row: Mapping[str, Any], key: str, where: str, template: str) -> Prompt:
+def _prompt(row: Mapping[str, Any], key: str, place: str, template: str) -> Prompt:
     texts = all(isinstance(row.get(name), str) for name in ("question", "answer"))
     if not texts or "####" not in row["answer"]:
         raise ValueError(
-            f"{where} is not a problem of GSM8K: it needs a 'question' and an 'answer' that ends "
+            f"{place} is not a problem of GSM8K: it needs a 'question' and an 'answer' that ends "
             f"in '#### number', both texts, and has the fields {sorted(row) or 'none'}."
         )
     reference = row["answer"].rsplit("####", 1)[1].strip().replace(",", "")
     if read_number(reference) is None:
         raise ValueError(
-            f"{where} has the answer {reference[:80]!r} after '####', which is not one number: "
+            f"{place} has the answer {reference[:80]!r} after '####', which is not one number: "
             "correct the line, or omit it."
         )
     text = template.replace("{question}", row["question"])

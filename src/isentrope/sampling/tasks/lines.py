@@ -91,18 +91,18 @@ def require_splittable(source: str, different: int, test_share: float) -> int:
     return size
 
 
-def require_response(where: str, response: Any) -> None:
+def require_response(place: str, response: Any) -> None:
     """Refuse a line of prompts that shows no response.
 
     Args:
-        where: What messages call the line.
+        place: What messages call the line.
         response: Its field, or None.
 
     Raises:
         ValueError: Naming the line.
     """
     if not isinstance(response, str):
-        raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
+        raise ValueError(f"{place} has no text in 'response': a demonstration needs one.")
 
 
 def require_responses(path: str | Path, rows: list[tuple[str, dict[str, Any]]]) -> None:
@@ -116,15 +116,15 @@ def require_responses(path: str | Path, rows: list[tuple[str, dict[str, Any]]]) 
         ValueError: If one has no response, or two, or not a number for each of its tokens; or they
             are of several steps.
     """
-    for where, row in rows:
+    for place, row in rows:
         if ("response" in row) == ("response_ids" in row):
-            raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
+            raise ValueError(f"{place} needs exactly one of 'response' and 'response_ids'.")
         for name in PER_TOKEN:
             if name in row and "response" in row:
-                raise ValueError(f"{where} has {name!r} for a text: give 'response_ids'.")
+                raise ValueError(f"{place} has {name!r} for a text: give 'response_ids'.")
             if name in row and len(row[name]) != len(row["response_ids"]):
                 raise ValueError(
-                    f"{where} has {len(row[name])} values of {name!r} for a response of "
+                    f"{place} has {len(row[name])} values of {name!r} for a response of "
                     f"{len(row['response_ids'])} tokens: give one for each."
                 )
     for name in ("reward", "advantage", *PER_TOKEN):
@@ -149,11 +149,11 @@ def complete_column(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[A
     Raises:
         ValueError: If some lines lack it.
     """
-    where = [place for place, row in rows if name in row]
-    if where and len(where) < len(rows):
+    places = [place for place, row in rows if name in row]
+    if places and len(places) < len(rows):
         missing = next(place for place, row in rows if name not in row)
-        raise ValueError(f"{missing} has no {name!r}, and {where[0]} has one: give all or none.")
-    return [row[name] for _, row in rows] if where else None
+        raise ValueError(f"{missing} has no {name!r}, and {places[0]} has one: give all or none.")
+    return [row[name] for _, row in rows] if places else None
 
 
 def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, Any]]]:
@@ -170,15 +170,15 @@ def read_rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, An
         ValueError: If a line is not understood, or there is none.
     """
     rows = [(f"{path}, line {i}", row) for i, row in _lines(path)]
-    for where, row in rows:
+    for place, row in rows:
         unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
         if kind.model_config.get("extra") == "forbid" and unknown:
             raise ValueError(
-                f"{where} has {min(unknown)!r}, which is not a field of a response: correct "
+                f"{place} has {min(unknown)!r}, which is not a field of a response: correct "
                 f"the name (fields are {', '.join(kind.model_fields)}), or omit it (columns of a "
                 "reward function stand in the file of its prompts, dataset_path)."
             )
-        require_types(where, row, kind, "Correct the line.")
+        require_types(place, row, kind, "Correct the line.")
         scored = row.get(VERL_REFERENCE)
         if isinstance(scored, dict) and isinstance(scored.get("ground_truth"), str):
             row.setdefault("reference", scored["ground_truth"])
@@ -209,12 +209,12 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
     return read_json_lines(path, "Correct the line.")
 
 
-def source_of(row: Mapping[str, Any], where: str) -> str:
+def source_of(row: Mapping[str, Any], place: str) -> str:
     """The one field of a line that has its prompt.
 
     Args:
         row: The line.
-        where: What messages call it.
+        place: What messages call it.
 
     Returns:
         The name.
@@ -224,5 +224,5 @@ def source_of(row: Mapping[str, Any], where: str) -> str:
     """
     sources = [name for name in ("prompt", "messages", "prompt_ids") if row.get(name) is not None]
     if len(sources) != 1:
-        raise ValueError(f"{where} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
+        raise ValueError(f"{place} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
     return sources[0]

@@ -88,8 +88,8 @@ class PromptFile:
         Raises:
             ValueError: If a line has no response, or one that is not a text.
         """
-        for where, response in self._responses:
-            require_response(where, response)
+        for place, response in self._responses:
+            require_response(place, response)
         order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
@@ -100,7 +100,7 @@ def _read_prompts(source: PromptSource) -> tuple[list[str], list[Prompt], list[A
         prompts = name_prompts(source)
         return [f"Prompt {p.key!r}" for p in prompts], prompts, [None] * len(prompts)
     rows = read_rows(Path(source), PromptLine)
-    prompts = [prompt_of_row(row, where) for where, row in rows]
+    prompts = [prompt_of_row(row, place) for place, row in rows]
     lines = list(range(len(prompts)))
     if all("response_ids" in row for _, row in rows):  # a line per response
         first = {prompts[i].content: i for i in reversed(lines)}

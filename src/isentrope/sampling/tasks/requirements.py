@@ -169,7 +169,7 @@ def _source_of_task(part: str) -> SourceDefinition | None:
 def _count_different(file: Path) -> int:
     """The different prompts in a file of JSON lines, each of which must be a prompt."""
     rows = read_rows(file, PromptLine)
-    return len({json.dumps(row[source_of(row, where)]) for where, row in rows})
+    return len({json.dumps(row[source_of(row, place)]) for place, row in rows})
 
 
 def _require_columns(path: str, forms: Sequence[RewardForm]) -> None:
@@ -197,8 +197,8 @@ def require_demonstrations(name: str, path: str | None) -> None:
         return
     if Path(path).suffix in (".parquet", ".csv") or Path(path).stat().st_size > MOST_BYTES:
         return
-    for where, row in read_rows(Path(path), PromptLine):
-        require_response(where, row.get("response"))
+    for place, row in read_rows(Path(path), PromptLine):
+        require_response(place, row.get("response"))
 
 
 def are_functions(name: str) -> bool:
