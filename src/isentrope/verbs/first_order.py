@@ -1,4 +1,4 @@
-"""A step to first order: its budget, the frontier on which it stands, and the angle of gradients.
+"""A step to first order: its budget, and the edge of the frontier on which it stands.
 
 The budget is δH₁ along each component of the step. Slopes are linear in the direction, so those
 along the largest component are what the others leave of the step's: one forward-mode pass less.
@@ -10,8 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from isentrope.attribution.frontier.edge import PROMPTS_OF_CHANGES, Edge
-from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
-from isentrope.attribution.frontier.gradient_products import GradientPair, alignment
+from isentrope.attribution.frontier.gradient_products import GradientPair
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
@@ -108,22 +107,3 @@ def edge_of(ready: Prepared, step: Step, sample: ScoredBatch, E: Rollouts) -> Ed
     P = step.preconditioner
     gradients = GradientPair.on_batch(ready.policy, E, sample, P, GROUPS_OF_ANGLE, where)
     return Edge.of_step(gradients, step)
-
-
-def compare_gradients(
-    ready: Prepared, sample: ScoredBatch, rewards: Tensor
-) -> tuple[Estimate, Frontier]:
-    """The angle of the gradients of reward and entropy, and the frontier of the step.
-
-    Args:
-        ready: The checkpoint, with 16 prompts in E or more.
-        sample: E as scored.
-        rewards: (n,) of E.
-
-    Returns:
-        The cosine and the frontier.
-    """
-    edge = edge_of(ready, ready.step, sample, ready.E.with_columns(rewards=rewards))
-    confidence = ready.config.estimator.confidence
-    frontier = frontier_of_step(edge, ready.step, confidence)
-    return alignment(edge.gradients, confidence), frontier

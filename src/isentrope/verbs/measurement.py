@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.attribution.frontier.frontier import Frontier
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_step
+from isentrope.attribution.frontier.gradient_products import alignment
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
     adjusted,
@@ -40,7 +41,7 @@ from isentrope.policy.token_statistics import Scores
 from isentrope.results.answers.measure import WITHHELD
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
-from isentrope.verbs.first_order import budget_of_step, compare_gradients, too_few_prompts
+from isentrope.verbs.first_order import budget_of_step, edge_of, too_few_prompts
 from isentrope.verbs.prepare import Prepared
 
 
@@ -112,7 +113,10 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         if price is not None and rewards is not None:
             no_frontier = too_few_prompts(ready.E)
             if not no_frontier:
-                cosine, frontier = compare_gradients(ready, change.sample, rewards)
+                E = ready.E.with_columns(rewards=rewards)
+                edge = edge_of(ready, ready.step, change.sample, E)
+                frontier = frontier_of_step(edge, ready.step, estimator.confidence)
+                cosine = alignment(edge.gradients, estimator.confidence)
                 price = replace(price, cosine=cosine)
     with clock.stage("checks"):
         checks = _check_instrument(ready, change)
