@@ -68,11 +68,11 @@ class SettingsInForce:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the result."""
-        assumed = [
-            f"{key}={_write_value(origin.value)}"
-            for key, origin in self.origins.items()
-            if origin.source == ASSUMED
-        ]
+        assumed: list[str] = []
+        for key, origin in self.origins.items():
+            if origin.source == ASSUMED:
+                value = list(origin.value) if isinstance(origin.value, tuple) else origin.value
+                assumed.append(f"{key}={'null' if value is None else value}")
         sentences: list[str] = []
         if assumed:
             sentences.append(
@@ -81,12 +81,6 @@ class SettingsInForce:
                 "set them."
             )
         return (*sentences, *allowed(self.obstacles, self.ignored), *self.notes)
-
-
-def _write_value(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = list(value)
-    return "null" if value is None else str(value)
 
 
 def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], checkpoint: str) -> None:

@@ -235,17 +235,12 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
                 logs = self.folder / "logs"
                 for path in () if result.write_log is None else result.write_log(result, logs):
                     failed.callback(path.unlink, missing_ok=True)
-                self._keep_configuration()
+                if not (self.folder / CONFIG).exists():  # that of the whole run
+                    filled = {key for x in self._items for key in x.settings.filled}
+                    seeds = self.config.batch_config.seeds
+                    content = resolved_content(self.config, self.folder, seeds=seeds, omit=filled)
+                    write_bytes(self.folder / CONFIG, content)
             failed.pop_all()
-
-    def _keep_configuration(self) -> None:
-        """Write the configuration into the run folder, if it has none."""
-        if (self.folder / CONFIG).exists():
-            return
-        filled = {key for item in self._items for key in item.settings.filled}
-        seeds = self.config.batch_config.seeds
-        content = resolved_content(self.config, self.folder, seeds=seeds, omit=filled)
-        write_bytes(self.folder / CONFIG, content)
 
 
 def _warnings(verb: Verb, ready: Prepared, result: Result) -> tuple[str, ...]:
