@@ -19,13 +19,16 @@ from isentrope.checkpoint.files import (
     ADAPTER,
     ADAPTER_CONFIG,
     NEXT_UPDATE,
+    TRAINING_ARGS,
+    VERL_SETTINGS,
     CheckpointFolder,
     named_path,
     step_name,
     step_of_folder,
 )
-from isentrope.checkpoint.infer.arguments import SavedArguments
-from isentrope.checkpoint.infer.settings import Setting, read_arguments, settings_in_files
+from isentrope.checkpoint.infer.arguments import SavedArguments, read_training_arguments
+from isentrope.checkpoint.infer.settings import Setting, settings_in_files
+from isentrope.checkpoint.infer.verl_settings import read_verl_settings
 from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checkpoint.record.next_update import read_control, read_next_update
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
@@ -129,7 +132,10 @@ class CheckpointFacts:
 
     @cached_property
     def _arguments(self) -> dict[str, SavedArguments]:
-        return read_arguments(self.path)
+        """Arguments of trainers by the name of the file that has them."""
+        readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
+        files = {self.path / name: reader for name, reader in readers.items()}
+        return {file.name: reader(file) for file, reader in files.items() if file.is_file()}
 
     @property
     def arguments(self) -> SavedArguments | None:

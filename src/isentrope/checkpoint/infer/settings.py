@@ -15,11 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE, TRAINING_ARGS, VERL_SETTINGS
-from isentrope.checkpoint.infer.arguments import SavedArguments, read_training_arguments
+from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE
+from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.checkpoint.infer.fields import REFUSALS
 from isentrope.checkpoint.infer.step import TrainerStep, Use
-from isentrope.checkpoint.infer.verl_settings import read_verl_settings
 from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema
@@ -85,16 +84,6 @@ class Setting:
 
     def __repr__(self) -> str:
         return one_line(self, f"{quoted(str(self.value))}, by {quoted(self.file)}")
-
-
-def read_arguments(folder: Path) -> dict[str, SavedArguments]:
-    """The arguments of a trainer in a checkpoint's folder, by the name of the file."""
-    readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
-    arguments: dict[str, SavedArguments] = {}
-    for name, reader in readers.items():
-        if (folder / name).is_file():
-            arguments[name] = reader(folder / name)
-    return arguments
 
 
 def settings_in_files(
