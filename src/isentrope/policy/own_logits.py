@@ -56,12 +56,10 @@ def random_sequences(scorer: Scorer) -> Rollouts:
     generator = torch.Generator().manual_seed(0)
     vocabulary = torch.arange(int(config.vocab_size))
     vocabulary = vocabulary[~torch.isin(vocabulary, torch.tensor(special_tokens(scorer.lm)))]
-
-    def tokens(n: int) -> Tensor:
-        return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
-
-    prompts = [tokens(n) for n in (5, 2, 1)]
-    responses = [tokens(n) for n in (6, 4, 2)]
+    prompts, responses = (
+        [vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)] for n in lengths]
+        for lengths in ((5, 2, 1), (6, 4, 2))
+    )
     return Rollouts(prompts, responses, torch.arange(3))
 
 

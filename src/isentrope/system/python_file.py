@@ -180,14 +180,10 @@ _BINDING = ("name", "asname", "id")
 """Fields of a node with the name that it binds: a definition, an import, a pattern or a target."""
 
 
-class _SourceText:
+class _SourceText(str):
     """A default or an annotation, which is printed as it is written."""
 
-    def __init__(self, node: ast.expr) -> None:
-        self._text = ast.unparse(node)
-
-    def __repr__(self) -> str:
-        return self._text
+    __repr__ = str.__str__
 
 
 def _signature_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
@@ -213,7 +209,7 @@ def _signature_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature
 
 
 def _text_of(node: ast.expr | None) -> Any:
-    return Parameter.empty if node is None else _SourceText(node)
+    return Parameter.empty if node is None else _SourceText(ast.unparse(node))
 
 
 def _parse(file: Path) -> ast.Module:
