@@ -110,11 +110,12 @@ class SequenceGradients:
         """Rows by autograd, one after the other; where θ is spread, each by all processes."""
         policy = self.policy
         row_of = token_sum.row_of
+        dtypes = {name: p.dtype for name, p in policy.theta.items()}
 
         def visit_parameters(row: Tensor, gradient: Vector, visit: Visit) -> None:
             with policy.precision.active(forward_mode=False):  # as under the hooks
                 for name, x in gradient.items():
-                    visit(name, row.to(policy.device), x.to(policy.theta[name].dtype)[None])
+                    visit(name, row.to(policy.device), x.to(dtypes[name])[None])
 
         if policy.spreads_theta:
             for row in row_of.unique():
