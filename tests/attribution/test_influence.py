@@ -247,13 +247,13 @@ def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
 
 def test_errors_of_one_batch_in_both_roles_are_those_of_deleting_groups_from_e():
     """The gradient of h changes with every group: the terms of its denominator are in the error."""
-    exact, groups = cases.exact("llama"), 8
+    exact, groups = cases.small_exact("llama"), 8
     generator = torch.Generator().manual_seed(5)
     U = exact.sample(240, seed=3)
     U = replace(
         U,
         advantages=torch.randn(240, generator=generator, dtype=torch.float64),
-        max_new_tokens=4,
+        max_new_tokens=3,
     )
     step = step_on(exact.policy, U)
     options = InfluenceOptions(groups=groups, overlap="u_statistic")

@@ -36,7 +36,7 @@ def logged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trackers")
     probe = {"every": 1, "log_every": 1, "size": 8, "second_order": True, "fresh": True}
     sections = {
-        "training": {"steps": 4, "save_every": 4, "micro_batch": 16},
+        "training": {"steps": 3, "save_every": 3, "micro_batch": 16},
         "entropy_probe": {**probe, "position_pattern": r"[0-9]</think>\s$"},
         "control": {"name": "budget", "target": {"kind": "hold"}, "options": {"size": 16}},
     }
