@@ -22,7 +22,7 @@ from tests.training import runs
 SECTIONS = {
     "training": {"steps": 5, "save_every": 2, "prompt_weighting": "uniform"},
     "trainer": {"lr_scheduler_type": "linear"},
-    "entropy_probe": {"every": 1, "size": 4},
+    **runs.UNPROBED,
 }
 SIZES = {"prompts": 8, "samples": 2}
 FASTER = "training.learning_rate=2e-2"

@@ -261,8 +261,7 @@ def test_errors_of_one_batch_in_both_roles_are_those_of_deleting_groups_from_e()
 
     def without(rows):
         E = U.select(rows)
-        whole = entropy_groups(exact.policy, E, 1)
-        left = TokenSum(E, *cotangents(whole.sample))
+        left = TokenSum(E, *cotangents(score_batch(exact.policy, E, EstimatorOptions("token"))))
         pairs = gram(exact.policy, left, TokenSum(U, step.token_weights), step.preconditioner)
         other = E.prompt_index[:, None] != U.prompt_index
         return float((pairs * other * len(E) / other.sum(0)).sum())
