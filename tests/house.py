@@ -13,6 +13,7 @@ FILLERS = {
     *("of", "found", "here", "own", "one", "known", "asked", "given", "made", "wanted"),
     *("what", "then", "there", "both", "each", "another", "rest", "whole", "most", "few", "some"),
     *("kept", "read", "taken", "seen", "named", "moved", "tried", "got", "said", "who", "bad"),
+    *("unlike", "only", "many", "up", "which", "again"),
 }
 """Names that do not say what a value is."""
 FIELDS = {"kept", "seen", "moved", "tried", "whole"}
