@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 FUNCTIONS = 882
 """Functions that `measure` enters, without its comprehensions; 800 are aimed at."""
-FILES = 152
+FILES = 151
 """Files that they are in; 90 are aimed at. They have 28,800 lines, and 90 files may have 27,000, so
 each would be full to the last line and hold several subjects. What is imported before the libraries
 of tensors also stays apart from what needs them."""

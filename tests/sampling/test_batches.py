@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 import isentrope as ise
 from isentrope.sampling.batches import Filling, Groups, update_batch
-from isentrope.sampling.named_prompts import name_prompts
+from isentrope.sampling.prompt import name_prompts
 from isentrope.system.progress import Progress
 from tests.sampling.conftest import PROMPTS
 

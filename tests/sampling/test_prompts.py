@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isentrope import Prompt
-from isentrope.sampling.named_prompts import name_prompts
+from isentrope.sampling.prompt import name_prompts
 from isentrope.sampling.prompts import as_prompts, require_room
 
 

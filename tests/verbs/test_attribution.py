@@ -17,7 +17,7 @@ from isentrope import (
     score,
 )
 from isentrope.config.io import load_config
-from isentrope.sampling.named_prompts import name_prompts
+from isentrope.sampling.prompt import name_prompts
 from isentrope.update.step import compute_step
 from isentrope.verbs import batches
 from tests.tiny_checkpoint import settings

@@ -12,7 +12,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.reports.report import write_report
 from isentrope.run.places import TABLE
-from isentrope.sampling.named_prompts import name_prompts
+from isentrope.sampling.prompt import name_prompts
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import PROMPTS, settings

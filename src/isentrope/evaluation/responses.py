@@ -20,8 +20,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 

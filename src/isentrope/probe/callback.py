@@ -52,7 +52,7 @@ from isentrope.probe.scoring import (
     look_back,
 )
 from isentrope.sampling.advantages import with_rewards
-from isentrope.sampling.named_prompts import name_prompts, with_template
+from isentrope.sampling.prompt import name_prompts, with_template
 from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.argument_types import refuse_other_types

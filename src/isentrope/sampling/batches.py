@@ -31,8 +31,7 @@ from isentrope.sampling.advantages import (
 )
 from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks.names import describe_reward

@@ -14,8 +14,7 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
 from isentrope.sampling.encoding import encode_texts
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Message, Prompt
+from isentrope.sampling.prompt import Message, Prompt, name_prompts
 
 _LOG = logging.getLogger("isentrope")
 

@@ -15,7 +15,7 @@ from isentrope.config.precision import PrecisionConfig
 from isentrope.control.names import require_tried
 from isentrope.nouns.choices import OBJECTIVES, RECORDED
 from isentrope.results.verbs import KERNEL, MEASURE, NOISE, TRY, Verb
-from isentrope.sampling.named_prompts import first_prompts
+from isentrope.sampling.prompt import first_prompts
 from isentrope.sampling.tasks.lines import complete_column, source_of
 from isentrope.sampling.tasks.requirements import require_demonstrations, require_references
 from isentrope.system.file_contents import read_arrow, read_schema

@@ -18,8 +18,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import refuse_unscored, rewarding, with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
-from isentrope.sampling.named_prompts import first_prompts, name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, first_prompts, name_prompts
 from isentrope.sampling.prompts import PromptLike, as_prompts
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import progress

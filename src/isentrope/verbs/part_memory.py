@@ -31,8 +31,7 @@ from isentrope.policy.token_statistics import LOGITS_HELD, logits_held
 from isentrope.results.verbs import VERBS
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.system.memory import libraries_bytes
 from isentrope.verbs.passes import Counting, count_passes
 

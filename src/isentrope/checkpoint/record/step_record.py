@@ -39,8 +39,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import texts_of
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, together
 

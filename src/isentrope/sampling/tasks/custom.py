@@ -23,7 +23,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.named_prompts import prompt_of_row, with_template
+from isentrope.sampling.prompt import prompt_of_row, with_template
 from isentrope.sampling.prompts import as_prompts, runs_of
 from isentrope.sampling.tasks.lines import (
     PER_TOKEN,

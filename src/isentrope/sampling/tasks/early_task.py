@@ -10,8 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.sampling.tasks.lines import NO_REFERENCE
 from isentrope.sampling.tasks.names import TASKS
 from isentrope.sampling.tasks.prompt_file import PromptFile

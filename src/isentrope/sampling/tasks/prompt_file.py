@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.sampling.named_prompts import name_prompts, prompt_of_row
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts, prompt_of_row
 from isentrope.sampling.tasks.lines import (
     NO_REFERENCE_OF_U,
     PromptLine,

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.named_prompts import name_prompts
-from isentrope.sampling.prompt import Prompt
+from isentrope.sampling.prompt import Prompt, name_prompts
 from isentrope.sampling.tasks.prompt_file import PromptFile, PromptSource, describe_source
 from isentrope.sampling.tasks.reward_form import require_free_names, require_weights
 from isentrope.sampling.tasks.rewards import ResponseBatch, RewardCall, combined
