@@ -7,7 +7,7 @@ any other configuration, in the current directory.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from glob import escape, glob
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,14 +83,9 @@ def _map_paths(
 
 
 def inputs_of(config: BaseModel) -> list[Path]:
-    """What a configuration reads: its paths that are there, patterns expanded, and base models."""
+    """What a configuration reads that is there: paths, patterns expanded, and bases of adapters."""
     paths: list[str] = []
     _map_paths(config.model_dump(include={*PATHS}), paths.append)
-    return existing(paths)
-
-
-def existing(paths: Iterable[str]) -> list[Path]:
-    """Paths that are there, patterns expanded, and the base model of each that is an adapter."""
     matches = [Path(match) for path in paths for match in glob(os.path.expanduser(path))]
     with verification(False):
         bases = [

@@ -147,7 +147,8 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
             draw: Makes the figure of a result; None for no figure.
             prepare: Makes a checkpoint ready.
         """
-        super().__init__(run_directory(config.output.directory), inputs_of(config))
+        inputs = inputs_of(config)
+        super().__init__(run_directory(config.output.directory), inputs)
         self.question = question
         self.verb = verb = question.verb
         self.config = config
@@ -160,7 +161,7 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
             key = "detailed_logging.output_directory" if chosen else "--out (output.directory)"
             require_writable(place, key)
         if logs.enabled and logs.output_directory is not None:
-            require_apart(logs.output_directory, inputs_of(config))
+            require_apart(logs.output_directory, inputs)
 
     def plan(self) -> list[MeasuredItem]:
         """One item per checkpoint and update batch; those that are there are read, not made."""
