@@ -91,6 +91,19 @@ def test_unfit_arguments_are_refused(options, words):
         Addition(**options)
 
 
+@pytest.mark.parametrize(
+    "question", ["{c}", "{}", "{a} + {b", "{a.x} + {b}", "{a:x.} + {b}", "{a[0]} + {b}", "{a}", 3]
+)
+def test_a_question_that_cannot_be_filled_in_is_refused(question):
+    with pytest.raises(ValueError, match=r"question is a text with \{a\} and \{b\} in it"):
+        ChatAddition("test", question=question)
+
+
+def test_a_seed_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="seed must be a whole number, got 'a'"):
+        Addition(limit=3, seed="a")
+
+
 def test_an_answer_needs_a_reference():
     with pytest.raises(ValueError, match="reference answer"):
         Addition().reward("7", None)

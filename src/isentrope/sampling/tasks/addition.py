@@ -26,7 +26,9 @@ from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import (
     in_test,
     limited,
+    require_fields,
     require_probability,
+    require_seed,
     require_split,
 )
 
@@ -74,7 +76,7 @@ class Addition:
         Raises:
             ValueError: If an argument is out of range.
         """
-        self.require_values(split, {"digits": digits, "slip": slip})
+        self.require_values(split, {"digits": digits, "slip": slip, "seed": seed})
         self.slip = slip
         numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
         for_test = split == "test"
@@ -86,9 +88,12 @@ class Addition:
         """Refuse a split or options that there are not."""
         require_probability("slip", options.get("slip", 0))
         require_split(split, "Addition")
+        require_seed(options)
         digits = options.get("digits", 1)
         if digits not in (1, 2, 3):
             raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
+        if "question" in options:
+            require_fields("question", options["question"], ("a", "b"))
 
     def _make_prompt(self, a: int, b: int) -> Prompt:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
@@ -140,6 +145,7 @@ class ChatAddition(Addition):
         Raises:
             ValueError: If an argument is out of range.
         """
+        self.require_values(split, {"question": question})
         self._question = question
         super().__init__(split, digits=digits, limit=limit, seed=seed)
 

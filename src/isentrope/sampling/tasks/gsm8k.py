@@ -97,10 +97,9 @@ class GSM8K:
             raise ValueError(
                 f"answer says where the answer stands, one of {', '.join(PLACES)}, not {answer!r}."
             )
-        if not isinstance(options.get("template", ""), str):
-            raise ValueError(
-                f"template is a text with a {{question}} in it, not {options['template']!r}."
-            )
+        template = options.get("template", R1_TEMPLATE)
+        if not isinstance(template, str) or "{question}" not in template:
+            raise ValueError(f"template is a text with a {{question}} in it, not {template!r}.")
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response's answer equals the reference, else 0."""
