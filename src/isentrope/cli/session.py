@@ -1,7 +1,8 @@
 """A call of a verb: logs and libraries set up, and however it ends, one sentence says so.
 
 0    done
-1    refused, or a check found something wrong: the sentence says what, and what to do
+1    refused, a check found something wrong, or a Python file of the user's failed: the sentence
+     says what, and what to do
 2    the command line is not understood
 70   a fault of isentrope: the sentence says where the traceback is
 129, 130, 143   stopped by SIGHUP, Ctrl-C, SIGTERM
@@ -41,6 +42,7 @@ from isentrope.system.processes import (
     speaks,
 )
 from isentrope.system.progress import Progress
+from isentrope.system.python_file import find_line_of_file
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
@@ -142,11 +144,14 @@ def _failed(verb: type[Command], error: BaseException) -> int:
         words = " ".join(str(error).split())
         _print_error(f"{verb.name} could not read or write ({words}): {advice(number)}.")
         return 1
-    kind = type(error).__name__
     words = " ".join(str(error).split())[:300]
+    cause = f"{type(error).__name__}{': ' if words else ''}{words}"
     where = "above" if shown else _kept(trace)
+    if (line := find_line_of_file(error)) is not None:
+        _print_error(f"{verb.name}: {line}, failed by {cause}. The traceback is {where}.")
+        return 1
     _print_error(
-        f"{verb.name} failed by {kind}{': ' if words else ''}{words}. This is a fault of "
+        f"{verb.name} failed by {cause}. This is a fault of "
         f"isentrope: please report it with the traceback {where}."
     )
     return FAULT_STATUS

@@ -91,9 +91,15 @@ def with_rewards(
     else:
         _require_of_rollouts(task)
         values = task(rollouts)
-    if not isinstance(values, Tensor):
-        values = [math.nan if value is None else value for value in values]
-    rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
+    try:
+        if not isinstance(values, Tensor):
+            values = [math.nan if value is None else value for value in values]
+        rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The rewards are {values!r:.80}: one number per response is needed, or None where "
+            "there is none."
+        ) from error
     if rewards.shape != (len(rollouts),):
         raise ValueError(
             f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, Signature
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from isentrope.system.reading import reading
@@ -233,7 +234,28 @@ def _split(text: str, kind: str) -> tuple[Path, str]:
 @lru_cache(maxsize=32)
 def _definitions(file: Path, modified: int, kind: str) -> dict[str, Any]:
     """What a file defines; `modified` is when it was written, in ns."""
-    return runpy.run_path(str(file), run_name=f"isentrope_{kind}_{file.stem}")
+    return runpy.run_path(str(file), run_name=f"{_RUN_NAME}{kind}_{file.stem}")
+
+
+_RUN_NAME = "isentrope_file_"
+"""How the names of the modules begin that files of the user's are run as."""
+
+
+def find_line_of_file(error: BaseException) -> str | None:
+    """The last line of a file of the user's in the traceback of an exception.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        For example "reward.py, line 12"; None where it went through no such file.
+    """
+    lines = [
+        f"{frame.f_code.co_filename}, line {number}"
+        for frame, number in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).startswith(_RUN_NAME)
+    ]
+    return lines[-1] if lines else None
 
 
 @contextmanager

@@ -77,6 +77,9 @@ def test_chat_prompts_are_the_users_turn():
     assert load_task("addition_chat", "test", limit=3).prompts
 
 
+UNFIT_QUESTIONS = ("{c}", "{}", "{a}+{b", "{a.x}{b}", "{a:x.}{b}", "{a[0]}{b}", "{a}", 3)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -84,24 +87,14 @@ def test_chat_prompts_are_the_users_turn():
         ({"digits": 4}, "digits "),
         ({"limit": 0}, "limit "),
         ({"slip": 1.0}, "slip "),
+        ({"seed": "a", "limit": 3}, "seed "),
+        *(({"question": text}, "question is a text") for text in UNFIT_QUESTIONS),
     ],
 )
 def test_unfit_arguments_are_refused(options, words):
+    task = ChatAddition if "question" in options else Addition
     with pytest.raises(ValueError, match=words):
-        Addition(**options)
-
-
-@pytest.mark.parametrize(
-    "question", ["{c}", "{}", "{a} + {b", "{a.x} + {b}", "{a:x.} + {b}", "{a[0]} + {b}", "{a}", 3]
-)
-def test_a_question_that_cannot_be_filled_in_is_refused(question):
-    with pytest.raises(ValueError, match=r"question is a text with \{a\} and \{b\} in it"):
-        ChatAddition("test", question=question)
-
-
-def test_a_seed_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="seed must be a whole number, got 'a'"):
-        Addition(limit=3, seed="a")
+        task(**options)
 
 
 def test_an_answer_needs_a_reference():

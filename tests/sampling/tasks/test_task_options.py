@@ -25,3 +25,18 @@ def test_an_unknown_option_is_refused_with_those_that_exist(tmp_path):
         load_task("prompts", path="x.jsonl", seed=1)
     with pytest.raises(ValueError, match=r"mine\.py:f' .*'seed': its options are weights"):
         load_task(f"{tmp_path}/mine.py:f", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "rewards", "words"),
+    [
+        ("self, split, *, n", "self, x, y", "missing a required argument: 'n'"),
+        ("self, split", "self, x", "too many positional arguments"),
+    ],
+)
+def test_a_task_that_cannot_be_called_as_tasks_are_is_refused(tmp_path, made, rewards, words):
+    source = (f"def __init__({made}): self.prompts = ['1']", f"def reward({rewards}): ...")
+    (tmp_path / "mine.py").write_text("\n    ".join(("class Mine:", *source)))
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        load_task(f"{tmp_path}/mine.py:Mine")
+    assert words in str(refusal.value)

@@ -20,15 +20,14 @@ import random
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from isentrope.sampling.prompt import Prompt
 from isentrope.sampling.tasks.task import (
     in_test,
     limited,
-    require_fields,
     require_probability,
-    require_seed,
     require_split,
 )
 
@@ -88,12 +87,14 @@ class Addition:
         """Refuse a split or options that there are not."""
         require_probability("slip", options.get("slip", 0))
         require_split(split, "Addition")
-        require_seed(options)
+        seed = options.get("seed", 0)
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be a whole number, got {seed!r}.")
         digits = options.get("digits", 1)
         if digits not in (1, 2, 3):
             raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
         if "question" in options:
-            require_fields("question", options["question"], ("a", "b"))
+            _require_question(options["question"])
 
     def _make_prompt(self, a: int, b: int) -> Prompt:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
@@ -115,6 +116,22 @@ class Addition:
             (p, demonstrate(*numbers_of(p), rng.choice(list(STYLES)), self.slip, rng))
             for p in chosen
         ]
+
+
+def _require_question(question: Any) -> None:
+    """Refuse a question that cannot be filled in with two numbers and no more."""
+    form = "question is a text with {a} and {b} in it"
+    if not isinstance(question, str):
+        raise ValueError(f"{form}, not {question!r}.")
+    try:
+        question.format(a=0, b=0)
+        names = {part[1] for part in Formatter().parse(question)}
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{form} and nothing else in braces, not {question!r} (braces are {{{{ and }}}})."
+        ) from error
+    if not {"a", "b"} <= names:
+        raise ValueError(f"{form}, not {question!r}.")
 
 
 class ChatAddition(Addition):

@@ -28,7 +28,7 @@ from isentrope.sampling.tasks.requirements import (
 from isentrope.sampling.tasks.reward_form import RewardForm
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
 from isentrope.sampling.tasks.rewards import RewardCall
-from isentrope.sampling.tasks.task import Task
+from isentrope.sampling.tasks.task import RewardsBatches, Task
 from isentrope.system.argument_types import refuse_other_types
 from isentrope.system.python_file import load_file_name
 
@@ -85,9 +85,12 @@ def load_task(
         if isinstance(target, type):
             positional = any(p.kind is not p.KEYWORD_ONLY for p in takes.values())
             arguments = (split,) if positional else ()
+            _require_call(name, target, *arguments, **options)
             target = target(*arguments, **options)
         if not isinstance(target, Task):
             raise ValueError(f"The class {name} has no prompts and no reward: it is not a task.")
+        if not isinstance(target, RewardsBatches):
+            _require_call(f"{name}.reward", target.reward, "a response", "its reference")
         prompts: Any = target.prompts
         if not isinstance(prompts, Sequence):
             kind = type(prompts).__name__
@@ -97,6 +100,21 @@ def load_task(
     return cast(Callable[..., Task], target)(
         **{key: source[key] for key in takes if key in source}, **options
     )
+
+
+def _require_call(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Refuse a call that the parameters of a function of the user's do not take."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of a library in another language
+    try:
+        parameters.bind(*args, **options)
+    except TypeError as error:
+        words = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in options.items())])
+        raise ValueError(
+            f"{name}{parameters} cannot be called as {name}({words}), as tasks are: {error}."
+        ) from error
 
 
 def task_of(

@@ -108,15 +108,16 @@ def require_arguments(
     Raises:
         ValueError: In a sentence.
     """
+    if name not in TASKS and path is not None:  # before options that go with a file
+        raise ValueError(
+            f"The task {name} has prompts of its own and reads no file, got path={path}: a reward "
+            "of the prompts of a file is a function."
+        )
     accepted = [option for option, p in takes.items() if p.kind is p.KEYWORD_ONLY]
     if unknown := [option for option in options if option not in accepted]:
         has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
         raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
     if name not in TASKS:
-        if path is not None:
-            raise ValueError(
-                f"The task {name} has prompts of its own and reads no file, got path={path}."
-            )
         return
     if "path" not in takes and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")

@@ -10,13 +10,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from string import Formatter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from isentrope.sampling.prompt import Message, Prompt
 from isentrope.sampling.tasks.names import describe_reward
 from isentrope.system.files import short_digest
-from isentrope.system.formatting import listed
 
 if TYPE_CHECKING:
     from isentrope.nouns.rollouts import Rollouts
@@ -221,45 +219,6 @@ def limited(items: Sequence[_Item], limit: Any, seed: int) -> list[_Item]:
     if not isinstance(limit, int) or not 0 < limit <= len(items):
         raise ValueError(f"limit must be 1 to {len(items)}, the size of the split: {limit}.")
     return random.Random(seed).sample(items, limit)
-
-
-def require_seed(options: Mapping[str, Any]) -> None:
-    """Refuse a seed that is not a whole number: a text would be hashed, and be another seed.
-
-    Args:
-        options: Of a task.
-
-    Raises:
-        ValueError: If `seed` is one of them, and is no whole number.
-    """
-    seed = options.get("seed", 0)
-    if not isinstance(seed, int):
-        raise ValueError(f"seed must be a whole number, got {seed!r}.")
-
-
-def require_fields(name: str, text: Any, fields: Sequence[str]) -> None:
-    """Refuse a text to be filled in with `str.format` that names other fields.
-
-    Args:
-        name: Of the option.
-        text: Its value.
-        fields: What is filled in.
-
-    Raises:
-        ValueError: If it is no text, or a brace of it is no field in `fields`.
-    """
-    wanted = f"{name} is a text with {listed([f'{{{field}}}' for field in fields])} in it"
-    if not isinstance(text, str):
-        raise ValueError(f"{wanted}, not {text!r}.")
-    try:
-        named = [part[1] for part in Formatter().parse(text) if part[1] is not None]
-        text.format(**dict.fromkeys(fields, 0))
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"{wanted}, and nothing else in braces, not {text!r} (write {{{{ and }}}} for braces)."
-        ) from error
-    if missing := [field for field in fields if field not in named]:
-        raise ValueError(f"{wanted}, not {text!r}: {{{missing[0]}}} is missing.")
 
 
 def require_probability(name: str, value: Any) -> None:
