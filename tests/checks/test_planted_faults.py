@@ -47,13 +47,14 @@ def generated(of: Policy, prompts, *, mask=None, n: int = 300, **settings) -> Ro
             output_scores=True,
             return_dict_in_generate=True,
         )
+    rows = out.sequences[:, width:]
+    drawn_with = torch.stack(out.scores, 1).log_softmax(-1).gather(2, rows[..., None])[..., 0]
     responses, logprobs = [], []
-    for i, row in enumerate(out.sequences[:, width:]):
+    for row, values in zip(rows, drawn_with, strict=True):
         ends = (row == 0).nonzero()
         length = int(ends[0]) + 1 if len(ends) else len(row)
         responses.append(row[:length])
-        steps = [out.scores[k][i].log_softmax(-1)[row[k]] for k in range(length)]
-        logprobs.append(torch.stack(steps))
+        logprobs.append(values[:length])
     index = torch.arange(len(responses))
     return Rollouts([prompts[i % len(prompts)] for i in index], responses, index, logprobs)
 
