@@ -33,7 +33,12 @@ from tests.control.examples import (
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 WITHOUT_CONTROL = ("shrunk_step", "no_momentum")
-SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "trial.size=32"]
+SMALL = [
+    "batch_config.B_E=24",
+    "batch_config.allow_overlap=true",
+    "trial.size=32",
+    "trial.random_masks=false",
+]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +132,7 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
 def test_each_control_has_a_place_at_the_length_of_the_plain_step(run, deep, monkeypatch):
     monkeypatch.setattr(Edge, "missing", ())  # this policy's is not known from so few prompts
     size = "batch_config.B_E=400"
-    options = ("trial.strengths=[1.0]", "trial.random_masks=false", size)
+    options = ("trial.strengths=[1.0]", size)
     folder, results = run([NEGATIVE_SCALE, "budget"], *options, of=deep)
     places = {name: entry.get("place") for name, entry in results["all"].items()}
     shrunk = places.pop("shrunk_step@0.5")
@@ -174,7 +179,7 @@ def test_two_filters_cannot_be_tried_at_once(run, tmp_path):
     ],
 )
 def test_a_control_that_does_nothing_gains_nothing(run, settings_of_the_step):
-    little = ["trial.strengths=[1e-9]", "trial.random_masks=false"]
+    little = ["trial.strengths=[1e-9]"]
     _, results = run([NEGATIVE_SCALE], *little, *settings_of_the_step)
     (entry,) = results["tried"].values()
     for part in ("step", "gradient"):
@@ -270,7 +275,7 @@ def test_the_frontier_is_what_nothing_beats():
 
 
 def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
-    one = ["trial.strengths=[2.0]"]
+    one = ["trial.strengths=[2.0]", "trial.random_masks=true"]
     _, results = run([RANDOM_MASK], *one)
     (entry,) = results["tried"].values()
     assert 0 < entry["did"]["touched"] < 1
@@ -280,7 +285,7 @@ def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
 
 
 def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
-    cut = ["trial.strengths=[1.0]", "trial.size=512", "trial.random_masks=false"]
+    cut = ["trial.strengths=[1.0]", "trial.size=512"]
     told = "trial.options={budget: {range: 100, largest: 1e-3}}"
     folder, results = run(["budget"], *cut, told)
     (entry,) = results["tried"].values()
