@@ -129,7 +129,7 @@ def test_bad_settings_are_refused_in_a_sentence(run):
 
 
 def test_a_verb_that_draws_nothing_afresh_names_the_estimator_it_used(run):
-    _, results = run("audit", "estimator.method=resampled", INDEPENDENT)
+    _, results = run("audit", "estimator.method=resampled", INDEPENDENT, "analysis.draws=10")
     assert results["estimator"]["method"] == "prefix"
 
 

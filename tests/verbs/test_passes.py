@@ -39,7 +39,7 @@ CASES = [
     ("kernel", {"fisher_kernel": {"blocks": ["EU"], "preconditioned": False}}),
     ("noise", {}),
     ("variance", {}),
-    ("audit", {}),
+    ("audit", {"analysis": {"draws": 10}}),
 ]
 
 

@@ -23,7 +23,7 @@ def folder(tiny, tmp_path_factory):
 def run(tiny, folder, out, verb, **data):
     rewarded = {"U_dataset_name": f"{folder / 'r.py'}:f", "seed": 1, "B_U": 4}
     rewarded |= {"U_dataset_path": str(tiny / "prompts.jsonl")} | data
-    content = settings(tiny, batch_config=rewarded)
+    content = settings(tiny, batch_config=rewarded, analysis={"draws": 10})
     (folder / "config.json").write_text(json.dumps(content))
     options = ["clip_cov"] if verb == "try" else []
     command = [verb, *options, str(folder / "config.json"), "--out", str(out)]

@@ -25,6 +25,7 @@ class ScoreColumn:
         signs: (n,) −1, 0 or 1.
         squares: (n,) squares around the mean.
         signed: Whether the sign has a meaning.
+        varies: Whether the values differ by more than rounding.
     """
 
     def __init__(self, values: Array, signed: bool = True) -> None:
@@ -38,6 +39,7 @@ class ScoreColumn:
         self.signed = signed
         self.sizes = np.abs(values)
         self.signs = signs(values)
+        self.varies = bool((np.ptp(values) > resolution(values)).any())
         self.squares = np.square(values - values.mean())
         self._ascending = WeightedRanks(values)
         self._by_size = WeightedRanks(-self.sizes)
@@ -67,11 +69,6 @@ class ScoreColumn:
         if not bool(items.isfinite().all()):
             raise ValueError(f"{int((~items.isfinite()).sum())} values of {name} are not finite.")
         return cls(items.numpy(), signed)
-
-    @property
-    def varies(self) -> bool:
-        """Whether the values differ by more than rounding."""
-        return bool((np.ptp(self.values) > resolution(self.values)).any())
 
     def weighted(self, weights: Array, counts: Collection[int]) -> WeightedColumn:
         """The column under weights.
