@@ -130,13 +130,13 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
         lines.append(f"{name}:" if section else f"{name}: {{}}")
         if model is not None:
             lines[-1] += f"  # {(model.__doc__ or '').splitlines()[0]}"
-        kept = {key: value for key, value in section.items() if f"{name}.{key}" not in omit}
-        parts = [{key: value} for key, value in kept.items()] if model else [kept]  # one is quicker
-        for part in filter(None, parts):
-            for key in part if model else ():
-                description = model.model_fields[key].description or ""
-                lines += [f"  # {line}" for line in description.splitlines()]
-            lines += [f"  {line}" for line in dump(part).rstrip("\n").split("\n")]
+        written = {key: value for key, value in section.items() if f"{name}.{key}" not in omit}
+        blocks = [{key: value} for key, value in written.items()] if model else [written]
+        for block in filter(None, blocks):  # without comments one block, which is quicker
+            for key in block:
+                description = model.model_fields[key].description if model else None
+                lines += [f"  # {line}" for line in (description or "").splitlines()]
+            lines += [f"  {line}" for line in dump(block).rstrip("\n").split("\n")]
     return "\n".join([FIRST_LINE, *lines, LAST_LINE]) + "\n"
 
 
