@@ -70,13 +70,13 @@ def test_a_reading_is_the_entropy_change_of_the_step_that_was_taken(tmp_path):
 
 def test_rounding_of_a_base_in_bfloat16_is_not_taken_for_a_wrong_derivative(tmp_path):
     probe = runs.probe(every=1, second_order=True)
-    made = runs.trainer(tmp_path, probe=probe, steps=3, precision="bfloat16")
+    made = runs.trainer(tmp_path, probe=probe, steps=2, precision="bfloat16")
     for parameter in made.model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     made.train()
     assert not probe.off
-    assert len(probe.history) == 3
+    assert len(probe.history) == 2
 
 
 def test_momentum_decay_and_gradient_add_up_and_each_is_there(tmp_path):
@@ -126,10 +126,10 @@ def test_the_mini_batch_and_its_reading_do_not_depend_on_the_number_of_processes
 
 
 def test_readings_come_at_their_cadence_with_running_means_in_the_log(tmp_path):
-    runs.trainer(tmp_path, probe=(probe := runs.probe(every=2))).train()
+    runs.trainer(tmp_path, probe=(probe := runs.probe(every=2)), steps=3).train()
     assert [reading.step for reading in probe.history] == [1, 3]
     logged = runs.lines(tmp_path)
-    assert ["probe/first_order" in line for line in logged] == [True, False, True, False]
+    assert ["probe/first_order" in line for line in logged] == [True, False, True]
     one, two = (r.first_order for r in probe.history)
     weights = 0.9 / 1.9, 1 / 1.9
     mean = weights[0] * one.value + weights[1] * two.value
