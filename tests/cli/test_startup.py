@@ -405,3 +405,8 @@ def test_every_public_name_is_there_and_no_other():
     assert set(isentrope.__all__) <= set(dir(isentrope))
     with pytest.raises(AttributeError, match="'isentrope' has no attribute 'entrpy'"):
         isentrope.entrpy  # noqa: B018
+
+
+def test_reading_a_result_loads_no_model():
+    code = "import isentrope.run.stored, isentrope.reports.live"
+    assert loaded(code, ["torch", "transformers.modeling_utils", "accelerate"]) == {"torch"}

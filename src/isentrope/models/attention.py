@@ -35,7 +35,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from isentrope.models.architecture import text_config
 from isentrope.models.batching import MicroBatch
@@ -86,6 +85,8 @@ _READERS_CHANGE = Lock()
 def _masks_made_once() -> Generator[None]:
     """A block in which all layers share the mask that the plain kernel would make in each."""
     # a mask of its own takes a layer five operations of thirteen, for which a device waits
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # a second, without a model
+
     table = ALL_ATTENTION_FUNCTIONS
     with _READERS_CHANGE:
         _READERS.append(_READERS[0] if _READERS else table["sdpa"])

@@ -11,18 +11,22 @@ Training kept a parameter in the type of its stored moments, as torch.optim make
 are none, in its type on disk. Mixed precision has float32 moments, and rounds nothing here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.parallel.sharded import local_part, total, with_part
-from isentrope.policy.language_model import Policy
-from isentrope.update.optimizer_state import OptimizerState
-from isentrope.update.step import Step
+
+if TYPE_CHECKING:  # a result that is read needs no model
+    from isentrope.policy.language_model import Policy
+    from isentrope.update.optimizer_state import OptimizerState
+    from isentrope.update.step import Step
 
 MAX_ROUNDING = 0.1
 """|v − Δθ/η| over |Δθ/η| up to which v stands for the step that was taken."""

@@ -17,7 +17,7 @@ from isentrope.results.answers.blocks import (
     value_and_interval,
     with_interval,
 )
-from isentrope.system.formatting import known, percent
+from isentrope.system.formatting import PAGE, known, percent
 
 CLIP_COV = 0.02
 """The share of the tokens that is spoken of, the nearest of those that were selected."""
@@ -48,11 +48,12 @@ def is_it_all(classes: Classes) -> str:
         verdict = f"{_CRITERION} is not the whole story"
     else:
         verdict = f"This batch does not decide whether {_CRITERION} is the whole story"
+    chance = PAGE.with_error(100 * part.random_share, 100 * part.random_spread)
     text = (
         f"{verdict}: the {percent(q)} of tokens that it selects "
         f"carry {_share(part.selected.fall)} of the fall in entropy, a random choice of as many "
-        f"{percent(part.random_share)} ± {percent(part.random_spread)}; with what raises it they "
-        f"carry {with_interval(part.selected.delta_h)} of the gradient's "
+        f"{chance}\u00a0%; with what raises it "
+        f"they carry {with_interval(part.selected.delta_h)} of the gradient's "
         f"{with_interval(classes.gradient)}"
     )
     if part.missed_class is not None and part.missed is not None:
