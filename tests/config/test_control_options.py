@@ -60,6 +60,7 @@ def config(folder, *changes, **control):
         ({"name": PASS_AT_K, "options": {"k": 8}}, [], "k must"),
         ({"name": "clip_higher"}, ["trainer.epsilon_high=0.3"], "control.name=clip_hi"),
         ({"name": "gspo"}, ["training.normaliser=longest"], "dr_grpo"),
+        ({}, ["trainer.lr_scheduler_kwargs={min: 1}"], "has no option 'min': it has"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_made(tmp_path, control, changes, said):

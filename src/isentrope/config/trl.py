@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
@@ -191,6 +192,7 @@ def _add_run_fields(
     usual |= {"bf16": False, "gradient_checkpointing": False, "use_cpu": on_cpu}
     if on_cpu and world_size() > 1:
         usual["ddp_backend"] = "gloo"
+    _require_schedule(usual | passed)
     return {
         **usual,
         **passed,
@@ -203,6 +205,27 @@ def _add_run_fields(
         "disable_tqdm": True,
         "report_to": list(config.output.report_to) or "none",
     }
+
+
+def _require_schedule(fields: Mapping[str, Any]) -> None:
+    """Refuse options of a schedule that it does not have, which would end training at its start."""
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+    from transformers.trainer_utils import SchedulerType
+
+    kind = SchedulerType(fields.get("lr_scheduler_type", "linear"))
+    options = fields.get("lr_scheduler_kwargs") or {}
+    if isinstance(options, str):  # as JSON, which TRL parses
+        return
+    parameters = signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters
+    if "kwargs" in parameters:  # of a scheduler of torch, which refuses by its own words
+        return
+    computed = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    takes = parameters.keys() - computed
+    if unknown := sorted(options.keys() - takes):
+        raise ConfigError(
+            f"trainer.lr_scheduler_kwargs: the schedule {kind.value!r} has no option "
+            f"{unknown[0]!r}: it has {', '.join(sorted(takes)) or 'none'}."
+        )
 
 
 def _divide_batch(key: str, total: int, chosen: int | None) -> tuple[int, int]:
