@@ -335,9 +335,10 @@ def test_every_reward_that_is_given_counts_by_any_road(own, tmp_path):
         "task": ["--set", f"batch_config.task={names}"],
         "key": ["--set", f"batch_config.dataset_name={names}", *both[:2]],
     }
+    sizes = sets(analysis__reward="true", batch_config__B_E=16, estimator__order=0)
     found = {}
     for road, words in roads.items():
-        words = [*prompts, *words, *sets(analysis__reward="true"), "--out", tmp_path / road]
+        words = [*prompts, *words, *sizes, "--out", tmp_path / road]
         code, text, _ = call("measure", own / "step_4", *words)
         assert code == 0, text
         found[road] = numbers(tmp_path / road)["reward"]

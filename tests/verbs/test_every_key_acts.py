@@ -11,9 +11,8 @@ from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, write_chatty, write_prompts
 from tests.verbs.key_effects import (
     CALLS,
-    FAST,
+    EVERY_VERB,
     FILES,
-    LOGGED,
     NUMBERS,
     REFUSED_WITH,
     REFUSED_WITHOUT,
@@ -119,7 +118,7 @@ def test_without_the_key_the_run_is_refused(key, run):
     run(given, f"{key}={value}")
 
 
-@pytest.mark.parametrize("given", [LOGGED, Of("influence", FAST)])
+@pytest.mark.parametrize("given", EVERY_VERB)
 def test_nothing_changes_where_no_key_does(given, pair):
     before, after = pair(given, "output.log_level=INFO")
     assert before == after

@@ -38,7 +38,7 @@ CASES = [
     ),
     ("kernel", {"fisher_kernel": {"blocks": ["EU"], "preconditioned": False}}),
     ("noise", {}),
-    ("variance", {}),
+    ("variance", {"batch_config": {"B_E": 8}}),
     ("audit", {"analysis": {"draws": 10}}),
 ]
 
