@@ -16,7 +16,7 @@ from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.tasks import load as loaded_tasks
-from isentrope.verbs import batches, kernel_block, trial  # noqa: F401  trial: see `spy`
+from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -120,10 +120,7 @@ def kept_in(path: Path):
 
 
 def spy(patch, calls, called, until):
-    """Note the calls of functions, {name: where each is called from}, and end at one of them.
-
-    A module that is imported first in the block would bind the wrappers, and keep them.
-    """
+    """Note the calls of functions, {name: where each is called from}, and end at one of them."""
     for name, owners in called.items():
         for owner in owners:
             patch.setattr(owner, name, noted(calls, name, getattr(owner, name), name == until))

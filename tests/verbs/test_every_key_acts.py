@@ -13,9 +13,11 @@ from tests.verbs.key_effects import (
     CALLS,
     EVERY_VERB,
     FILES,
+    LOGGED,
     NUMBERS,
     REFUSED_WITH,
     REFUSED_WITHOUT,
+    SEQUENCES,
     Of,
 )
 from tests.verbs.observing import observe, other_numbers
@@ -121,4 +123,6 @@ def test_without_the_key_the_run_is_refused(key, run):
 @pytest.mark.parametrize("given", EVERY_VERB)
 def test_nothing_changes_where_no_key_does(given, pair):
     before, after = pair(given, "output.log_level=INFO")
-    assert before == after
+    # a verb that the first run imports keeps the functions that are spied on
+    uncompared = set() if given in (LOGGED, SEQUENCES) else {"calls"}
+    assert before.differences(after) <= uncompared
