@@ -293,6 +293,16 @@ def test_a_call_that_fails_says_what_it_was_called_with(policy, written, source,
         ise.with_rewards(rollouts, task, policy)
 
 
+def test_a_dictionary_of_verls_reward_function_has_the_reward_as_its_score(policy, written):
+    returns = "return {'score': 0.5, 'acc': True}"
+    row = {"prompt": "1+1=", "answer": "7"}
+    task = written(f"def f(solution_str, ground_truth): {returns}", row)
+    rollouts = sample(policy, task.prompts, 3, max_new_tokens=3)
+    assert ise.with_rewards(rollouts, task, policy).rewards.tolist() == [0.5] * 3
+    with pytest.raises(ValueError, match="not a number"):
+        ise.with_rewards(rollouts, written(f"def f(response): {returns}", row), policy)
+
+
 def test_weights_are_one_number_per_function(folder):
     with pytest.raises(ValueError, match="2 weights are given for 1 reward functions"):
         task_of(folder, ["slow"], weights=[1, 2])

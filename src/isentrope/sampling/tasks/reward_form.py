@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from inspect import Signature
 from typing import Any, cast
 
+VERLS_RESPONSE = "solution_str"
+"""The response in verl's `compute_score`."""
 RESPONSES = (
     "response_text",
     "response",
@@ -15,9 +17,9 @@ RESPONSES = (
     "completion",
     "completion_text",
     "output",
-    "solution_str",
+    VERLS_RESPONSE,
 )
-"""Names of the response in a function of one; the last is that of verl's `compute_score`."""
+"""Names of the response in a function of one."""
 REFERENCES = ("reference", "answer", "solution", "ground_truth", "target", "label", "expected")
 OF_BATCHES = ("prompts", "completions", "completion_ids", "trainer_state")
 LOGGERS = ("log_extra", "log_metric")

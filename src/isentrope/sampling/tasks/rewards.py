@@ -10,6 +10,8 @@ In the first form every argument is a list with one entry per response of the ba
 the checkpoint. Prompts that are conversations come as lists of messages, and completions are then
 [{"role": "assistant", "content": text}]. In the second form the response is a parameter called by
 one of `RESPONSES`, its reference by one of `REFERENCES`; `prompt` and columns are given by name.
+verl's `compute_score` is of the second form. It may return a dictionary, whose "score" is the reward
+there and here.
 
 Rewards of several functions are combined as in TRL: Σ_j w_j r_ij over the functions that apply to
 response i; None says that one does not. A response to which none applies has the reward nan
@@ -37,6 +39,7 @@ from isentrope.sampling.tasks.reward_form import (
     OF_BATCHES,
     REFERENCES,
     RESPONSES,
+    VERLS_RESPONSE,
     RewardForm,
 )
 from isentrope.system.python_file import importing_from
@@ -159,6 +162,8 @@ class RewardCall:
         return [self._as_number(reward) for reward in rewards]
 
     def _as_number(self, value: Any) -> float:
+        if VERLS_RESPONSE in self.form.names and isinstance(value, Mapping) and "score" in value:
+            value = value["score"]
         if value is None:
             return math.nan
         try:
