@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isentrope.nouns.forward_mode import FrozenProducts, derivatives_at_zero
+from isentrope.nouns.forward_mode import FrozenOperands, derivatives_at_zero
 
 G = torch.Generator().manual_seed(0)
 
@@ -31,6 +31,7 @@ INDEX = torch.randint(0, 6, (3, 6), generator=G)
 LAYER_NORM = torch.nn.LayerNorm(8, dtype=torch.float64).requires_grad_(False)
 ROWS = torch.tensor([0, 2, 2])
 BIAS = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+FACTOR = torch.linspace(-1, 2, 3 * 6 * 8, dtype=torch.float64).reshape(3, 6, 8)
 FROZEN = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
 
@@ -174,6 +175,44 @@ def test_products_with_a_frozen_matrix_have_the_derivatives_of_products(f):
         assert float((found - truth).abs().max()) < 1e-6 * float(truth.abs().max())
 
 
+def changed_in_place(e):
+    """A sum whose value and tangent change after it: its term keeps its own."""
+    moving = x(e).square()
+    total = moving + 1.0
+    total.mul_(y(e))
+    return total * moving
+
+
+ONE_MOVES = {
+    "a factor": lambda e: 2 * x(e).square() * FACTOR + FACTOR * x(e),
+    "a factor with more dimensions": lambda e: x(e)[0].square() * FACTOR,
+    "a divided one": lambda e: x(e).square() / FACTOR.exp() + FACTOR / up(e),
+    "a term": lambda e: (x(e) + FACTOR).square() + (FACTOR + x(e) + 1).square(),
+    "a term with more dimensions": lambda e: (x(e)[0].square() + FACTOR).exp(),
+    "a difference": lambda e: (
+        (x(e) - FACTOR).square() + (FACTOR - x(e)).square() + (1 - x(e)).exp()
+    ),
+    "a sum that is changed in place": changed_in_place,
+}
+
+
+@pytest.mark.parametrize("name", ONE_MOVES)
+def test_operations_with_one_operand_that_moves_have_their_derivatives(name):
+    f = ONE_MOVES[name]
+    for order in (1, 2):
+        found = derivatives_at_zero(f, order)[order]
+        truth = second_difference(f) if order == 2 else slope_by_differences(f)
+        assert float((found - truth).abs().max()) < 1e-6 * float(truth.abs().max())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_term_of_a_lower_precision_has_a_tangent_of_the_sums(order):
+    found = derivatives_at_zero(lambda e: x(e).float().square() + FACTOR, order)[order]
+    truth = derivatives_at_zero(lambda e: x(e).square() + FACTOR, order)[order]
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, truth, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("order", "products"), [(1, 2), (2, 4)])
 def test_no_zeros_are_multiplied_by_a_frozen_matrix(order, products):
     class Count(TorchDispatchMode):
@@ -196,6 +235,6 @@ def test_directions_that_are_taken_together_share_the_frozen_product():
     def slope(v):
         return torch.func.jvp(lambda y: F.linear(y.square(), FROZEN), (rows[0],), (v,))[1]
 
-    with FrozenProducts():
+    with FrozenOperands():
         found = torch.func.vmap(slope)(rows)
     assert torch.allclose(found, (2 * rows[0] * rows) @ FROZEN.T, rtol=1e-12)

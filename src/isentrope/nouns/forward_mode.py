@@ -13,12 +13,14 @@ derivatives and backward over backward are correct, and so are `group_norm` and 
 docs/stability.md has a reproduction, tests/nouns/test_forward_mode.py the survey of other
 operations.
 
-Products with a frozen matrix:
+Operations with one operand that moves, of which no other is differentiated:
 
-    y = x Wᵀ + b,        ∂y = ∂x Wᵀ
+    y = x Wᵀ + b,  ∂y = ∂x Wᵀ            y = x c,  ∂y = ∂x c            y = x + c,  ∂y = ∂x
 
 torch adds x (∂W)ᵀ with ∂W = 0 as a matrix product of its own: a first derivative then takes four
-products in place of two, a second one (forward over forward) ten in place of four.
+products in place of two, a second one (forward over forward) ten in place of four. Of products with
+c and sums it makes no operation more, but finds the shape of ∂c = 0 in Python, which takes a
+hundred times as long as a small operation: a device waits for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -83,12 +86,12 @@ def derivatives_along(
         return torch.func.jvp(function, (x,), (v,))
 
     if order == 1:
-        with FrozenProducts():
+        with FrozenOperands():
             return with_slope(point)
     moving = ((point,), (direction,))
     if curvature is not None:
         moving = ((point, direction), (direction, curvature))
-    with NormsWrittenOut(), FrozenProducts():
+    with NormsWrittenOut(), _NestedFrozenOperands():
         result: Any = torch.func.jvp(with_slope, *moving)
     (value, first), (_, second) = result  # of (f, f') its derivatives (f', f'')
     return value, first, second
@@ -132,14 +135,43 @@ def _normalise_layer(
     return (y if bias is None else y + bias).to(input.dtype)
 
 
-class FrozenProducts(TorchFunctionMode):
-    """Replace `linear` where neither its matrix nor its bias is differentiated."""
+class FrozenOperands(TorchFunctionMode):
+    """Give `linear`, products and sums with one operand that moves its tangent alone."""
+
+    linear: Callable[..., Tensor] = staticmethod(functional.linear)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Multiply by a frozen matrix without its tangent, else call `func`."""
-        if func is functional.linear and not kwargs and all(map(_is_frozen, args[1:])):
-            return _frozen_linear(*args)
-        return func(*args, **(kwargs or {}))
+        """Call one of these on the value and on the tangent, else `func`."""
+        if kwargs or func not in _LINEAR or not all(map(_is_frozen, args[2:])):
+            return func(*args, **(kwargs or {}))
+        left, right = [
+            _unpack(x) if isinstance(x, Tensor) else forward_ad.UnpackedDualTensor(x, None)
+            for x in args[:2]
+        ]
+        moving: list[Any] = [operand for operand in (left, right) if operand.tangent is not None]
+        if len(moving) != 1 or (func in _LINEAR_IN_THE_LEFT and left is not moving[0]):
+            return func(*args)
+        compute = func
+        if func is functional.linear:
+            if not _is_frozen(args[1]):
+                return func(*args)
+            compute = self.linear
+        value = compute(left.primal, right.primal, *args[2:])
+        if func in _SUMS:
+            # a copy: what is done in place to the sum must not reach the tangent of its term
+            tangent = moving[0].tangent.to(value.dtype).expand_as(value).clone()
+        elif left is moving[0]:
+            tangent = compute(left.tangent, right.primal)
+        else:
+            tangent = compute(left.primal, right.tangent)
+        return _make_dual(value, tangent)
+
+
+_SUMS = {torch.Tensor.add, torch.add, torch.Tensor.sub, torch.sub}
+_LINEAR_IN_THE_LEFT = {functional.linear, torch.Tensor.div, torch.div, torch.Tensor.sub, torch.sub}
+_LINEAR = {torch.Tensor.mul, torch.mul, *_SUMS, *_LINEAR_IN_THE_LEFT}
+_make_dual: Any = forward_ad.make_dual  # pyright: ignore
+_unpack: Any = forward_ad.unpack_dual  # pyright: ignore
 
 
 def _is_frozen(x: Tensor | None) -> bool:
@@ -171,3 +203,9 @@ class _FrozenLinear(torch.autograd.Function):
 
 
 _frozen_linear: Any = _FrozenLinear.apply  # pyright: ignore
+
+
+class _NestedFrozenOperands(FrozenOperands):
+    """The same where value and tangent move themselves, by an outer derivative."""
+
+    linear = staticmethod(_frozen_linear)

@@ -24,7 +24,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.forward_mode import FrozenProducts, load_derivatives
+from isentrope.nouns.forward_mode import FrozenOperands, load_derivatives
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
 from isentrope.parallel.ranks import ALONE, Ranks
@@ -82,7 +82,7 @@ def score_jvp(
             return torch.func.jvp(function, (policy.theta,), (direction,))
 
         # values do not depend on the direction, so vmap computes them once: out_dims None
-        with FrozenProducts():
+        with FrozenOperands():
             values, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
         if by_hand:
             values, slopes = _go_through_head(policy, batch, values, slopes, entropies)

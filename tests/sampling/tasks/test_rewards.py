@@ -277,6 +277,7 @@ def test_a_function_that_cannot_be_called_by_name_is_refused(written, source, me
         ("def f(completions, **k): return [1.0]", "returned 1 rewards for 3 responses"),
         ("def f(completions, **k): return 1.0", "returned 1.0: a function of batches"),
         ("def f(completions, **k): return ['1'] * 3", "returned '1' for a response"),
+        ("def f(response): return {'score': 1.0}", "returned {'score': 1.0} for a response"),
         ("def f(completions, **k): return [None, 1, 1]", "Response 0 .*no reward function applies"),
         ("def f(completions, **k): return [c[0]['content'] for c in completions]", "are texts"),
         ("def f(completions, **k): return k['score']", "KeyError: 'score'.*called with .*prompts"),
@@ -294,13 +295,10 @@ def test_a_call_that_fails_says_what_it_was_called_with(policy, written, source,
 
 
 def test_a_dictionary_of_verls_reward_function_has_the_reward_as_its_score(policy, written):
-    returns = "return {'score': 0.5, 'acc': True}"
-    row = {"prompt": "1+1=", "answer": "7"}
-    task = written(f"def f(solution_str, ground_truth): {returns}", row)
+    source = "def f(solution_str, ground_truth): return {'score': 0.5, 'acc': True}"
+    task = written(source, {"prompt": "1+1=", "answer": "7"})
     rollouts = sample(policy, task.prompts, 3, max_new_tokens=3)
     assert ise.with_rewards(rollouts, task, policy).rewards.tolist() == [0.5] * 3
-    with pytest.raises(ValueError, match="not a number"):
-        ise.with_rewards(rollouts, written(f"def f(response): {returns}", row), policy)
 
 
 def test_weights_are_one_number_per_function(folder):

@@ -10,8 +10,7 @@ In the first form every argument is a list with one entry per response of the ba
 the checkpoint. Prompts that are conversations come as lists of messages, and completions are then
 [{"role": "assistant", "content": text}]. In the second form the response is a parameter called by
 one of `RESPONSES`, its reference by one of `REFERENCES`; `prompt` and columns are given by name.
-verl's `compute_score` is of the second form. It may return a dictionary, whose "score" is the reward
-there and here.
+verl's `compute_score` is of the second form; "score" of a dictionary is the reward.
 
 Rewards of several functions are combined as in TRL: Σ_j w_j r_ij over the functions that apply to
 response i; None says that one does not. A response to which none applies has the reward nan
