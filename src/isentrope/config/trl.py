@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
+from isentrope.checkpoint.infer.harmless import SCHEDULE_OPTIONS
 from isentrope.checkpoint.infer.passed import SHARDING, managed_fields
 from isentrope.config.control_fields import trainer_fields
 from isentrope.config.io import ConfigError
@@ -213,7 +214,7 @@ def _require_schedule(fields: Mapping[str, Any]) -> None:
     from transformers.trainer_utils import SchedulerType
 
     kind = SchedulerType(fields.get("lr_scheduler_type", "linear"))
-    options = fields.get("lr_scheduler_kwargs") or {}
+    options = fields.get(SCHEDULE_OPTIONS) or {}
     if isinstance(options, str):  # as JSON, which TRL parses
         return
     parameters = signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters
@@ -223,7 +224,7 @@ def _require_schedule(fields: Mapping[str, Any]) -> None:
     takes = parameters.keys() - computed
     if unknown := sorted(options.keys() - takes):
         raise ConfigError(
-            f"trainer.lr_scheduler_kwargs: the schedule {kind.value!r} has no option "
+            f"trainer.{SCHEDULE_OPTIONS}: the schedule {kind.value!r} has no option "
             f"{unknown[0]!r}: it has {', '.join(sorted(takes)) or 'none'}."
         )
 

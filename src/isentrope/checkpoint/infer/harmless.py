@@ -1,5 +1,7 @@
 """Fields of trainers that change nothing in a step, by the reason why."""
 
+SCHEDULE_OPTIONS = "lr_scheduler_kwargs"
+
 HARMLESS = {
     "only with beta": (
         "sync_ref_model",
@@ -86,7 +88,7 @@ HARMLESS = {
     "in optimizer.pt, where it is read": (
         "learning_rate",
         "lr_scheduler_type",
-        "lr_scheduler_kwargs",
+        SCHEDULE_OPTIONS,
         "warmup_steps",
         "warmup_ratio",
         "optim",
