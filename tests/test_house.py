@@ -17,7 +17,7 @@ from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
 
-FUNCTIONS = 881
+FUNCTIONS = 883
 """Functions that `measure` enters, without its comprehensions; 800 are aimed at."""
 FILES = 151
 """Files that they are in; 90 are aimed at. They have 28,800 lines, and 90 files may have 27,000, so

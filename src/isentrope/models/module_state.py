@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,28 +35,63 @@ Saved = list[tuple[Any, Any]]
 """Containers, each with a copy of what it held; the attributes of an object are a dictionary."""
 
 
-@contextmanager
-def attributes_kept(model: nn.Module) -> Generator[None]:
+class KeptAttributes:
     """A block after which modules have the attributes, buffers and parts that they had before.
 
     Lists, dictionaries, sets and objects of the model's own code that they hold are put back as
-    well. Tensors are not copied.
-
-    Args:
-        model: Any model.
-
-    Yields:
-        Nothing.
+    well. Tensors are not copied. The block may be entered again and again, which costs a fifth of
+    making it: what modules have after each is what they had when it was made.
     """
-    saved = _copy_contents(model)
-    tables = [x if isinstance(x, (dict, list, set)) else vars(x) for x, _ in saved]
-    before = _identify_contents(tables)
-    try:
-        yield
-    finally:
+
+    def __init__(self, model: nn.Module) -> None:
+        """Look at what modules have.
+
+        Args:
+            model: Any model.
+        """
+        modules = list_modules(model)
+        packages = {type(module).__module__.partition(".")[0] for module in modules}
+        packages = packages - {"torch"} | {"types"}
+        saved: Saved = []
+        visited: set[int] = set()
+        unread: list[Any] = []
+        for module in modules:
+            attributes = {k: x for k, x in vars(module).items() if k not in _OF_TORCH}
+            saved.append((module, attributes))
+            unread += attributes.values()
+            tables: list[dict[str, Any]] = [vars(module)[name] for name in _TABLES]
+            # FSDP replaces the parameters of a layer itself, when it gathers and when it drops them
+            if any(map(is_sharded, tables[0].values())):
+                del tables[0]
+            saved += [(x, dict(x)) for x in tables]
+        while unread:
+            container = unread.pop()
+            if (
+                type(container) in _PLAIN
+                or id(container) in visited
+                or isinstance(container, _NO_STATE)
+            ):
+                continue
+            content = _copy_content(container, packages)
+            if content is None:
+                continue
+            visited.add(id(container))
+            if not isinstance(container, tuple):
+                saved.append((container, content))
+            unread += content.values() if isinstance(content, dict) else content
+        self._saved = saved  # each container once, with a shallow copy
+        self._tables = [x if isinstance(x, (dict, list, set)) else vars(x) for x, _ in saved]
+        self._before = _identify_contents(self._tables)
+
+    def __enter__(self) -> Self:
+        """Begin a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put back what differs."""
         # comparing container by container takes as long as the pass of a layer
-        if _identify_contents(tables) != before:
-            for container, content in saved:
+        if _identify_contents(self._tables) != self._before:
+            for container, content in self._saved:
                 _put_back(container, content)
 
 
@@ -97,41 +132,6 @@ def shares_trained_parameters(model: nn.Module) -> bool:
     tables = [vars(module)["_parameters"].values() for module in list_modules(model)]
     trained = [id(p) for p in chain.from_iterable(tables) if p is not None and p.requires_grad]
     return len(set(trained)) < len(trained)
-
-
-def _copy_contents(model: nn.Module) -> Saved:
-    """Every container that modules hold, each once, with a shallow copy."""
-    modules = list_modules(model)
-    packages = {type(module).__module__.partition(".")[0] for module in modules}
-    packages = packages - {"torch"} | {"types"}
-    saved: Saved = []
-    visited: set[int] = set()
-    unread: list[Any] = []
-    for module in modules:
-        attributes = {k: x for k, x in vars(module).items() if k not in _OF_TORCH}
-        saved.append((module, attributes))
-        unread += attributes.values()
-        tables: list[dict[str, Any]] = [vars(module)[name] for name in _TABLES]
-        # FSDP replaces the parameters of a layer itself, when it gathers and when it drops them
-        if any(map(is_sharded, tables[0].values())):
-            del tables[0]
-        saved += [(x, dict(x)) for x in tables]
-    while unread:
-        container = unread.pop()
-        if (
-            type(container) in _PLAIN
-            or id(container) in visited
-            or isinstance(container, _NO_STATE)
-        ):
-            continue
-        content = _copy_content(container, packages)
-        if content is None:
-            continue
-        visited.add(id(container))
-        if not isinstance(container, tuple):
-            saved.append((container, content))
-        unread += content.values() if isinstance(content, dict) else content
-    return saved
 
 
 def _copy_content(container: Any, packages: set[str]) -> Any:

@@ -21,7 +21,7 @@ from torch.func import functional_call
 from isentrope.models.architecture import decoder_of, head_of, refusal_by_name
 from isentrope.models.attention import attention_in_blocks, hidden_after_prompt
 from isentrope.models.batching import MicroBatch
-from isentrope.models.module_state import attributes_kept, shares_trained_parameters
+from isentrope.models.module_state import KeptAttributes, shares_trained_parameters
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import Parameters
 from isentrope.parallel.sharded import is_sharded
@@ -45,6 +45,7 @@ class Scorer(nn.Module):
         if any(c.is_prompt_learning for c in getattr(model, "peft_config", {}).values()):
             raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
         self._outermost = (model,)
+        self._kept: KeptAttributes | None = None
         outer = {id(p): n for n, p in model.named_parameters()}
         self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
 
@@ -71,6 +72,21 @@ class Scorer(nn.Module):
         mask = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
         hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]
+
+    @contextmanager
+    def several_passes(self) -> Generator[None]:
+        """A block of passes between which nothing else changes the model.
+
+        What its modules have is then looked at once, and not once per pass.
+
+        Yields:
+            Nothing.
+        """
+        self._kept = KeptAttributes(self.outermost)
+        try:
+            yield
+        finally:
+            self._kept = None
 
     @contextmanager
     def evaluating(
@@ -100,7 +116,7 @@ class Scorer(nn.Module):
         with (
             precision.active(forward_mode=forward_mode),
             refusal_by_name(self.lm),
-            attributes_kept(self.outermost),
+            self._kept or KeptAttributes(self.outermost),
             blocks if plain else nullcontext(),
         ):
             yield

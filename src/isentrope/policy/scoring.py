@@ -212,10 +212,13 @@ def collect_columns(
     mask = rollouts.mask
     out: list[Tensor] = []
     tokens = max(1, policy.max_tokens // share)
-    for batch in scoring_batches(policy, rollouts, tokens, policy.padding):
-        packed = [x.detach() for x in packed_columns(batch.to(policy.device))]  # each (m, ...)
-        out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
-        for target, values in zip(out, packed, strict=True):
-            batch.place(values, target)
+    with policy.scorer.several_passes():
+        for batch in scoring_batches(policy, rollouts, tokens, policy.padding):
+            packed = [x.detach() for x in packed_columns(batch.to(policy.device))]  # each (m, ...)
+            if not out:
+                shapes = [(*mask.shape, *x.shape[1:]) for x in packed]
+                out = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+            for target, values in zip(out, packed, strict=True):
+                batch.place(values, target)
     policy.ranks.sum(out)  # one process wrote each token; the others hold 0 there
     return out

@@ -25,7 +25,7 @@ from isentrope.models.architecture import name_of, refusal_by_name, text_config
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.float_switches import own_forward
 from isentrope.models.merged import adapters_merged
-from isentrope.models.module_state import attributes_kept
+from isentrope.models.module_state import KeptAttributes
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import free_memory, give_back, is_lack_of_memory, mapped_blocks
 from isentrope.system.progress import ProgressCallback, silent
@@ -201,7 +201,7 @@ def _generate(
         torch.no_grad(),
         own_forward(model),
         refusal_by_name(model),
-        attributes_kept(model),
+        KeptAttributes(model),
         draw.after_prompts,  # later each query is alone
     ):
         draw.after_prompts.enter_context(blocks)

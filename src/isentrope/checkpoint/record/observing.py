@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from isentrope.models.module_state import attributes_kept, buffers_kept
+from isentrope.models.module_state import KeptAttributes, buffers_kept
 from isentrope.models.quantised import plain_products
 from isentrope.system.log import log
 from isentrope.system.processes import world_size
@@ -64,7 +64,7 @@ def evaluating(model: Any) -> Iterator[None]:
         model.eval()
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         with (
-            attributes_kept(model),
+            KeptAttributes(model),
             buffers_kept(model),
             plain_products(base),
             torch.random.fork_rng(devices),
