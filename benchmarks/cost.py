@@ -44,9 +44,17 @@ SHAPES = {
         "layers": 6,
         "heads": 6,
     },
+    "narrow": {
+        "vocab_size": 256,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "layers": 24,
+        "heads": 4,
+    },
 }
+"""In `narrow` what starts the operations takes most of the time, as where a card waits for it."""
 
-SEQUENCES = {"toy": 256, "mid": 32}
+SEQUENCES = {"toy": 256, "mid": 32, "narrow": 16}
 
 
 @dataclass
