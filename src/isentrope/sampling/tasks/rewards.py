@@ -161,14 +161,14 @@ class RewardCall:
         return [self._as_number(reward) for reward in rewards]
 
     def _as_number(self, value: Any) -> float:
-        if VERLS_RESPONSE in self.form.names and isinstance(value, Mapping) and "score" in value:
-            value = value["score"]
-        if value is None:
+        of_verl = VERLS_RESPONSE in self.form.names and isinstance(value, dict)
+        reward: Any = value.get("score", value) if of_verl else value
+        if reward is None:
             return math.nan
         try:
-            if isinstance(value, (str, bytes)):
+            if isinstance(reward, (str, bytes)):
                 raise TypeError("a text is not a number")
-            number = float(value)
+            number = float(reward)
             if math.isnan(number):
                 raise ValueError("nan is not a number")
             return number
