@@ -187,6 +187,7 @@ def weighted_gradients(
     rollouts.require_fit(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     theta = policy.theta
+    names = policy.names
     totals = [zeros(theta) for _ in weights]
     ranks = policy.ranks if ranks is None else ranks
     batches = (
@@ -194,37 +195,38 @@ def weighted_gradients(
         if policy.precision.rounding is None
         else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
     )
-    for batch in batches:
-        batch = batch.to(policy.device)
-        packed = [
-            (
-                batch.pack(a.to(policy.device)),
-                None if b is None else batch.pack(b.to(policy.device)),
-            )
-            for a, b in weights
-        ]
-        with (
-            mapped_blocks(),
-            torch.enable_grad(),
-            policy.precision.active(forward_mode=False),
-            layer_gradients(theta, policy.model) as of_layers,
-        ):
-            with policy.precision.mixed(policy.device):
-                roots = _make_roots(policy, batch, packed, parameters)
-            for k, (total, root) in enumerate(zip(totals, roots, strict=True)):
-                if not root.requires_grad:
-                    raise ValueError(
-                        "No trainable parameter is used in the forward pass "
-                        f"({policy.names[0]!r} is the first of {len(policy.names)}): the policy "
-                        "does not depend on θ."
-                    )
-                if not batch.counted:  # run only so that the layers are gathered everywhere
-                    root = 0 * root
-                # outside of autocast, as in training
-                with refusal_by_name(policy.causal_lm):
-                    grads = _differentiate(root, parameters, of_layers, k + 1 < len(roots))
-                _add(total, grads, batch.counted, bool(policy.precision.rounding))
-        del roots
+    with policy.scorer.several_passes():
+        for batch in batches:
+            batch = batch.to(policy.device)
+            packed = [
+                (
+                    batch.pack(a.to(policy.device)),
+                    None if b is None else batch.pack(b.to(policy.device)),
+                )
+                for a, b in weights
+            ]
+            with (
+                mapped_blocks(),
+                torch.enable_grad(),
+                policy.precision.active(forward_mode=False),
+                layer_gradients(theta, policy.model) as of_layers,
+            ):
+                with policy.precision.mixed(policy.device):
+                    roots = _make_roots(policy, batch, packed, parameters)
+                for k, (total, root) in enumerate(zip(totals, roots, strict=True)):
+                    if not root.requires_grad:
+                        raise ValueError(
+                            "No trainable parameter is used in the forward pass "
+                            f"({names[0]!r} is the first of {len(names)}): the policy does not "
+                            "depend on θ."
+                        )
+                    if not batch.counted:  # run only so that the layers are gathered everywhere
+                        root = 0 * root
+                    # outside of autocast, as in training
+                    with refusal_by_name(policy.causal_lm):
+                        grads = _differentiate(root, parameters, of_layers, k + 1 < len(roots))
+                    _add(total, grads, batch.counted, bool(policy.precision.rounding))
+            del roots
     for total in totals:
         ranks.sum(x for x in total.values() if not is_sharded(x))
     return totals

@@ -77,16 +77,18 @@ class Scorer(nn.Module):
     def several_passes(self) -> Generator[None]:
         """A block of passes between which nothing else changes the model.
 
-        What its modules have is then looked at once, and not once per pass.
+        What its modules have is then looked at once, and not once per pass. A block within another
+        one has what that has.
 
         Yields:
             Nothing.
         """
-        self._kept = KeptAttributes(self.outermost)
+        outer = self._kept
+        self._kept = outer or KeptAttributes(self.outermost)
         try:
             yield
         finally:
-            self._kept = None
+            self._kept = outer
 
     @contextmanager
     def evaluating(
