@@ -15,6 +15,7 @@ import argparse
 import gc
 import logging
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +24,7 @@ import torch
 from isentrope.cli.console import err, out, show
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.paths import existing, inputs_of
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.columns import Column, ends
 from isentrope.parallel.ranks import from_first
@@ -77,7 +78,7 @@ def branch_study(asked: BranchStudy) -> Branched:
     """
     join_processes()
     kept = f"Finished branches are kept: go on by the same command with --out {asked.folder}."
-    inputs = existing(asked.checkpoints)
+    inputs = [Path(match) for path in asked.checkpoints for match in glob(str(path))]
     with one_writer(asked.folder, inputs), noted_if_interrupted(lambda: kept):
         starts = plan_branches(asked)
         for start in starts:

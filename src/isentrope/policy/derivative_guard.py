@@ -128,9 +128,9 @@ def _explain(policy: Policy, mode: Mode) -> tuple[str, str]:
     )
 
 
-VECTORS_MOVED = {1: 3, 2: 6}
+VECTORS_MOVED = {1: 3.0, 2: 4.5}
 """Vectors in float64 of the trained parameters by the order of the derivative: a direction, θ moved
-along it, and its tangent; the second order has two tangents, and the tangent of one."""
+along it, and its tangent; at the second order another tangent, and half a vector at its most."""
 
 
 def bytes_to_compare(model: nn.Module, free: int, order: int) -> tuple[int, int]:
@@ -147,7 +147,8 @@ def bytes_to_compare(model: nn.Module, free: int, order: int) -> tuple[int, int]
     """
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     copied_bytes = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
-    moved_bytes = VECTORS_MOVED[order] * sum(8 * p.numel() for p in tensors if p.requires_grad)
+    trained_bytes = sum(8 * p.numel() for p in tensors if p.requires_grad)
+    moved_bytes = int(VECTORS_MOVED[order] * trained_bytes)
     return copied_bytes if copied_bytes + moved_bytes < free / 2 else 0, moved_bytes
 
 
