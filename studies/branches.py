@@ -14,6 +14,7 @@ The same command again continues where it was stopped, and one that asks for mor
 import argparse
 import gc
 import logging
+import os
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -78,7 +79,7 @@ def branch_study(asked: BranchStudy) -> Branched:
     """
     join_processes()
     kept = f"Finished branches are kept: go on by the same command with --out {asked.folder}."
-    inputs = [Path(match) for path in asked.checkpoints for match in glob(str(path))]
+    inputs = [Path(match) for path in asked.checkpoints for match in glob(os.path.expanduser(path))]
     with one_writer(asked.folder, inputs), noted_if_interrupted(lambda: kept):
         starts = plan_branches(asked)
         for start in starts:
